@@ -1,0 +1,61 @@
+"""How much of this machine is ours: cores by affinity and cgroup quota, memory by cgroup limit. Linux; elsewhere all."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: its affinity, cut to the cgroup's quota. At least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota(CGROUP)
+    return max(1, min(cores, math.ceil(quota)) if quota is not None else cores)
+
+
+def available_memory() -> int:
+    """Bytes that can still be allocated: what the kernel calls available, cut to what the cgroup has left."""
+    available = _meminfo_available()
+    left = _cgroup_memory_left(CGROUP)
+    return available if left is None else min(available, left)
+
+
+def _cgroup_quota(root: Path) -> float | None:
+    """CPU quota in cores; cgroup v2 first, then v1. None: no quota."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota_us = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
+        period_us = int((root / "cpu" / "cpu.cfs_period_us").read_text())
+        return quota_us / period_us if quota_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _cgroup_memory_left(root: Path) -> int | None:
+    """Limit less usage of the cgroup (page cache that can go counts as free). None: no limit."""
+    try:
+        limit_text = (root / "memory.max").read_text().strip()
+        if limit_text == "max":
+            return None
+        usage = int((root / "memory.current").read_text())
+        stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
+        return max(0, int(limit_text) - usage + int(stat.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return None
+
+
+def _meminfo_available() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

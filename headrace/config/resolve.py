@@ -1,0 +1,120 @@
+"""`resolve()`: from what the user typed and what the model's files say to what the processes get.
+
+Every rule that involves more than one setting is here, and only here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+from headrace.config.cpu import usable_cores
+from headrace.config.engine_config import EngineConfig
+from headrace.config.limits import Limits
+from headrace.config.model_facts import ModelFacts
+from headrace.config.model_files import locate_model, read_model_facts
+from headrace.config.resolved import (
+    CacheConfig,
+    HeadraceConfig,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+    WorkerConfig,
+)
+from headrace.errors import ConfigError
+
+SCHEDULER = "headrace.core.sched.scheduler:Scheduler"
+UNIPROC_EXECUTOR = "headrace.core.executor.uniproc:UniProcExecutor"
+
+# Small on purpose: on a CPU a step's duration grows with its tokens, and every stream waits for the step.
+DEFAULT_BATCHED_TOKENS = {"numpy": 64}
+
+
+def resolve(config: EngineConfig) -> HeadraceConfig:
+    """Decide every default and refuse combinations that cannot work.
+
+    Raises `ConfigError` naming the flag, `ModelFormatError` or `UnsupportedModelError` for the model's files.
+    """
+    path = locate_model(config.model)
+    facts = read_model_facts(path)
+    backend = "numpy" if config.backend == "auto" else config.backend
+    max_model_len = _max_model_len(config, facts)
+    return HeadraceConfig(
+        model=ModelConfig(
+            facts=facts,
+            tokenizer=config.tokenizer or str(path),
+            served_model_name=config.served_model_name or _model_name(path),
+            load_format=config.load_format,
+            seed=config.seed,
+            max_model_len=max_model_len,
+        ),
+        cache=CacheConfig(
+            block_size=config.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+            kv_cache_memory=config.kv_cache_memory,
+            num_kv_blocks_override=config.num_kv_blocks_override,
+        ),
+        scheduler=SchedulerConfig(
+            scheduler=SCHEDULER,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=_max_num_batched_tokens(config, backend),
+            max_model_len=max_model_len,
+        ),
+        worker=WorkerConfig(
+            backend=backend, num_threads=config.num_threads or usable_cores(), executor=UNIPROC_EXECUTOR
+        ),
+        server=_server(config),
+        limits=Limits(vocab_size=facts.vocab_size, max_model_len=max_model_len),
+    )
+
+
+def _max_model_len(config: EngineConfig, facts: ModelFacts) -> int:
+    if config.max_model_len is None:
+        return facts.max_position_embeddings
+    if config.max_model_len > facts.max_position_embeddings:
+        raise ConfigError(
+            f"{config.max_model_len} is more than the {facts.max_position_embeddings} positions that the model was "
+            "made for",
+            flag="--max-model-len",
+        )
+    return config.max_model_len
+
+
+def _max_num_batched_tokens(config: EngineConfig, backend: str) -> int:
+    """The step's token budget. At least `max_num_seqs`, so that every running request can decode in every step."""
+    if config.max_num_batched_tokens is None:
+        return max(DEFAULT_BATCHED_TOKENS[backend], config.max_num_seqs)
+    if config.max_num_batched_tokens < config.max_num_seqs:
+        raise ConfigError(
+            f"{config.max_num_batched_tokens} is less than --max-num-seqs ({config.max_num_seqs}): each running "
+            "request needs room for one token in every step",
+            flag="--max-num-batched-tokens",
+        )
+    return config.max_num_batched_tokens
+
+
+def _server(config: EngineConfig) -> ServerConfig:
+    if not config.allow_unauthenticated and not _is_loopback(config.host):
+        raise ConfigError(
+            f"other machines can reach {config.host!r}, and nothing would ask them for a key; add "
+            "--allow-unauthenticated if that is meant",
+            flag="--host",
+        )
+    return ServerConfig(
+        host=config.host,
+        port=config.port,
+        shutdown_timeout=config.shutdown_timeout,
+        ipc_transport=config.ipc_transport,
+        log_level=config.log_level,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _model_name(path: Path) -> str:
+    return path.stem if path.suffix == ".gguf" else path.name

@@ -1,0 +1,56 @@
+"""What the processes get: the settings with every default decided, in pieces, so that each part sees its own."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.config.limits import Limits
+from headrace.config.model_facts import ModelFacts
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    facts: ModelFacts
+    tokenizer: str  # a folder with tokenizer.json, or a .gguf file
+    served_model_name: str
+    load_format: str
+    seed: int
+    max_model_len: int
+
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+    block_size: int
+    enable_prefix_caching: bool
+    kv_cache_memory: int | None  # bytes; None: measured after loading
+    num_kv_blocks_override: int | None
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    scheduler: str  # import string of the class
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    backend: str  # key of backends.BACKENDS
+    num_threads: int
+    executor: str  # import string of the class
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    host: str
+    port: int
+    shutdown_timeout: float | None
+    ipc_transport: str
+    log_level: str
+
+
+class HeadraceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything, as it travels to the children over their control channels."""
+
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    worker: WorkerConfig
+    server: ServerConfig
+    limits: Limits

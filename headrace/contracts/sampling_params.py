@@ -1,0 +1,127 @@
+"""How one request wants its tokens chosen. The same struct is public API, HTTP's target and part of the wire."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Collection
+from typing import Protocol
+
+import msgspec
+
+from headrace.errors import InvalidParameterError
+
+
+class OutputKind(enum.IntEnum):
+    """What each `RequestOutput` carries: all text so far, only what is new, or one output at the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+class SamplingLimits(Protocol):
+    """The bounds that `SamplingParams.check` holds a request to (`config.limits.Limits` has them)."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_n(self) -> int: ...
+    @property
+    def max_stop_strings(self) -> int: ...
+    @property
+    def max_stop_string_length(self) -> int: ...
+    @property
+    def max_stop_token_ids(self) -> int: ...
+
+
+SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
+
+
+class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """Sampling parameters, with the names and meanings that the field has given them.
+
+    Unknown to the engine core: `n`, `stop`, `skip_special_tokens`, `detokenize`, `output_kind` (`for_core` clears them).
+    """
+
+    n: int = 1
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 or -1: off
+    min_p: float = 0.0  # relative to the most probable token
+    seed: int | None = None  # None: drawn by the front end before the request is sent
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    max_tokens: int | None = None  # None: what the context leaves
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+    output_kind: OutputKind = OutputKind.CUMULATIVE
+    include_stop_str_in_output: bool = False
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    def check(self, limits: SamplingLimits) -> None:
+        """Raise `InvalidParameterError` for the first field that is out of bounds. Both HTTP and offline use call it."""
+        check_integer("n", self.n, 1, limits.max_n)
+        check_number("temperature", self.temperature, 0.0, 2.0)
+        check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        check_integer("top_k", self.top_k, -1, None)
+        check_number("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            check_integer("seed", self.seed, SEED_MIN, SEED_MAX)
+        if self.max_tokens is not None:
+            check_integer("max_tokens", self.max_tokens, 1, None)
+        self._check_stops(limits)
+
+    def _check_stops(self, limits: SamplingLimits) -> None:
+        check_count("stop", self.stop, limits.max_stop_strings)
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise InvalidParameterError("stop must hold non-empty strings.", param="stop")
+            if len(text) > limits.max_stop_string_length:
+                raise InvalidParameterError(
+                    f"A stop string may have at most {limits.max_stop_string_length} characters.", param="stop"
+                )
+        if self.stop and not self.detokenize:
+            raise InvalidParameterError("stop strings need detokenize to be true.", param="stop")
+        check_count("stop_token_ids", self.stop_token_ids, limits.max_stop_token_ids)
+        for token_id in self.stop_token_ids:
+            check_integer("stop_token_ids", token_id, 0, limits.vocab_size - 1)
+
+    def for_core(self, *, seed: int, max_tokens: int) -> SamplingParams:
+        """This request's parameters as the engine core gets them: text fields cleared, seed and length decided."""
+        return msgspec.structs.replace(
+            self,
+            n=1,
+            seed=seed,
+            max_tokens=max_tokens,
+            stop=(),
+            skip_special_tokens=True,
+            detokenize=True,
+            output_kind=OutputKind.CUMULATIVE,
+            include_stop_str_in_output=False,
+        )
+
+
+def check_integer(param: str, value: object, low: int, high: int | None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidParameterError(f"{param} must be an integer.", param=param)
+    if value < low or (high is not None and value > high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise InvalidParameterError(f"{param} must be {bounds}.", param=param)
+
+
+def check_number(param: str, value: object, low: float, high: float, *, low_open: bool = False) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise InvalidParameterError(f"{param} must be a finite number.", param=param)
+    if value < low or value > high or (low_open and value == low):
+        opening = "greater than" if low_open else "at least"
+        raise InvalidParameterError(f"{param} must be {opening} {low:g} and at most {high:g}.", param=param)
+
+
+def check_count(param: str, values: Collection[object], limit: int) -> None:
+    if len(values) > limit:
+        raise InvalidParameterError(f"{param} may have at most {limit} entries.", param=param)

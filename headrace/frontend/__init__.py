@@ -1,0 +1,1 @@
+"""Process A: text to tokens and back. Nothing here knows a tensor."""
