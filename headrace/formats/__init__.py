@@ -1,0 +1,1 @@
+"""Files on disk, read without numpy: GGUF, safetensors, and the JSON files of a Hugging Face folder."""
