@@ -96,6 +96,13 @@ class GGUFMetadata(Mapping[str, object]):
         value = self._values.get(key)
         return value.count if isinstance(value, _LazyArray) else 0
 
+    def text_entry(self, key: str, index: int) -> str | None:
+        """One entry of an array of strings, without decoding the others. None where there is none."""
+        value = self._values.get(key)
+        if not isinstance(value, _LazyArray) or value.value_type != _STRING or not 0 <= index < value.count:
+            return None
+        return self._header.decode_entry(key, value, index)
+
 
 @dataclass(frozen=True)
 class GGUFFile:
@@ -229,6 +236,15 @@ class _Header:
         except UnicodeDecodeError:
             raise self.error(f"entry {len(strings)} of {key!r} is not UTF-8") from None
         return strings
+
+    def decode_entry(self, key: str, array: _LazyArray, index: int) -> str:
+        position, unpack = array.position, _U64.unpack_from
+        for _ in range(index):
+            position += 8 + unpack(self.data, position)[0]
+        try:
+            return self.data[position + 8 : position + 8 + unpack(self.data, position)[0]].decode()
+        except UnicodeDecodeError:
+            raise self.error(f"entry {index} of {key!r} is not UTF-8") from None
 
     def _take(self, count: int) -> bytes:
         end = self.position + count
