@@ -54,3 +54,11 @@ class HeadraceConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerConfig
     server: ServerConfig
     limits: Limits
+
+
+class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The first thing that a child reads: everything, and which one of its kind it is."""
+
+    config: HeadraceConfig
+    run_dir: str  # holds this run's unix sockets
+    index: int  # of the API server or the engine core

@@ -15,11 +15,18 @@ class EngineHello(msgspec.Struct, array_like=True, gc=False, tag="hello"):
     incarnation: int  # drawn anew each time an engine core starts
 
 
+class Endpoint(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """A socket to connect to. `server_key` (CURVE, Z85) comes with TCP."""
+
+    address: str
+    server_key: str | None = None
+
+
 class EngineInit(msgspec.Struct, array_like=True, gc=False):
     """A to B: where this client listens for outputs."""
 
     client_index: int
-    output_address: str
+    outputs: Endpoint
 
 
 class EngineCoreReadyResponse(msgspec.Struct, array_like=True, gc=False, tag="ready"):
@@ -60,7 +67,13 @@ class ChildFailed(msgspec.Struct, array_like=True, gc=False, tag="child_failed")
     message: str
 
 
-ChildMessage = Phase | Report | ChildReady | ChildFailed
+class Listening(msgspec.Struct, array_like=True, gc=False, tag="listening"):
+    """API server to launcher: engine cores reach this front end here."""
+
+    endpoint: Endpoint
+
+
+ChildMessage = Phase | Report | ChildReady | ChildFailed | Listening
 
 
 class Drain(msgspec.Struct, array_like=True, gc=False, tag="drain"):
@@ -75,4 +88,10 @@ class PeerDied(msgspec.Struct, array_like=True, gc=False, tag="peer_died"):
     message: str
 
 
-LauncherMessage = Drain | PeerDied
+class ConnectTo(msgspec.Struct, array_like=True, gc=False, tag="connect_to"):
+    """Launcher to engine core: a front end is there."""
+
+    endpoint: Endpoint
+
+
+LauncherMessage = Drain | PeerDied | ConnectTo

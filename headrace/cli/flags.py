@@ -1,0 +1,88 @@
+"""Flags made from the fields of `EngineConfig`: the name, the type, the default and the help are the field's."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.config.engine_config import EngineConfig
+from headrace.errors import ConfigError
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_SIZE_FIELDS = ("kv_cache_memory",)
+_NOT_FLAGS = ("model",)  # the positional argument
+
+
+def config_parser(prog: str, description: str, *, without: Collection[str] = ()) -> argparse.ArgumentParser:
+    """A parser for `[MODEL] --flag ...` over all fields but those in `without`."""
+    parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
+    fields = {field.name: field for field in msgspec.structs.fields(EngineConfig)}
+    parser.add_argument("model", nargs="?", default="", metavar="MODEL", help=describe(fields["model"])[0])
+    for name, field in fields.items():
+        if name not in without and name not in _NOT_FLAGS:
+            _add_flag(parser, name, field)
+    return parser
+
+
+def parse_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[EngineConfig, argparse.Namespace]:
+    """The settings and the rest. A value out of its bounds ends the program with the flag's name, as argparse does."""
+    args = parser.parse_args(argv)
+    names = {field.name for field in msgspec.structs.fields(EngineConfig)}
+    given = {name: value for name, value in vars(args).items() if name in names}
+    try:
+        return msgspec.convert(given, EngineConfig), args
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        name = path.rstrip("`")
+        parser.error(f"argument {flag_name(name)}: {message}" if name else message)
+    except ConfigError as error:
+        parser.error(error.message)
+
+
+def flag_name(field_name: str) -> str:
+    return "--" + field_name.replace("_", "-")
+
+
+def describe(field: msgspec.structs.FieldInfo) -> tuple[str, Any]:
+    """A field's description and its plain type, with `None` taken out of a union."""
+    kind = msgspec.inspect.type_info(field.type)
+    text = ""
+    if isinstance(kind, msgspec.inspect.Metadata):
+        text = (kind.extra_json_schema or {}).get("description", "")
+        kind = kind.type
+    if isinstance(kind, msgspec.inspect.UnionType):
+        (kind,) = [t for t in kind.types if not isinstance(t, msgspec.inspect.NoneType)]
+    return text, kind
+
+
+def _add_flag(parser: argparse.ArgumentParser, name: str, field: msgspec.structs.FieldInfo) -> None:
+    text, kind = describe(field)
+    if field.default not in (None, ""):
+        text += f" Default: {field.default}."
+    options: dict[str, Any] = {"dest": name, "default": field.default, "help": text.replace("%", "%%")}
+    if isinstance(kind, msgspec.inspect.BoolType):
+        options["action"] = argparse.BooleanOptionalAction
+    elif isinstance(kind, msgspec.inspect.LiteralType):
+        options["choices"] = kind.values
+    elif name in _SIZE_FIELDS:
+        options |= {"type": parse_size, "metavar": "SIZE"}
+    elif isinstance(kind, msgspec.inspect.IntType):
+        options |= {"type": int, "metavar": "N"}
+    elif isinstance(kind, msgspec.inspect.FloatType):
+        options |= {"type": float, "metavar": "X"}
+    else:
+        options["metavar"] = name.rpartition("_")[2].upper()
+    parser.add_argument(flag_name(name), **options)
+
+
+def parse_size(text: str) -> int:
+    """`512M`, `4G`, `1.5GiB`, `1000000` to bytes (K, M, G, T are powers of 1024)."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 512M or 4G")
+    number, unit = match.groups()
+    return int(float(number) * 1024 ** " KMGT".index(unit.upper() or " "))

@@ -1,0 +1,224 @@
+"""Process B: an engine core with its sockets.
+
+Three threads, joined by two queues and nothing else. The input thread decodes requests (and hashes their prompts), the
+output thread encodes and sends, and the main thread runs the busy loop: take messages, step, hand over outputs. With
+nothing to do it sleeps in the inbox, so an idle engine uses no CPU.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import threading
+import time
+import traceback
+from queue import Empty, SimpleQueue
+
+import msgspec
+import zmq
+
+from headrace.config.resolved import HeadraceConfig, ProcessConfig
+from headrace.contracts.codec import (
+    abort_codec,
+    handshake_codec,
+    init_codec,
+    outputs_codec,
+    request_codec,
+    utility_codec,
+)
+from headrace.contracts.engine import (
+    PROTOCOL_VERSION,
+    EngineCoreOutputs,
+    EngineCoreRequestType,
+    UtilityCall,
+)
+from headrace.contracts.lifecycle import (
+    ChildFailed,
+    ChildReady,
+    ConnectTo,
+    Drain,
+    Endpoint,
+    EngineCoreReadyResponse,
+    EngineHello,
+    EngineInit,
+    LauncherMessage,
+    Phase,
+    Report,
+)
+from headrace.core.engine_core import EngineCore, import_by_name
+from headrace.core.request import Request
+from headrace.errors import ProtocolError, StartupError
+from headrace.ipc.child import Launcher, become_child
+from headrace.ipc.sockets import connect
+
+READY_ADDRESS = "inproc://ready"
+
+
+class Stop:
+    """In the inbox: finish what is there and end."""
+
+
+class EngineCoreProc:
+    """One engine core and its threads. `start`, then `run_busy_loop`."""
+
+    def __init__(self, process: ProcessConfig, launcher: Launcher) -> None:
+        self.config: HeadraceConfig = process.config
+        self.engine_index = process.index
+        self.incarnation = secrets.randbits(48)
+        self._launcher = launcher
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._frontend: SimpleQueue[Endpoint] = SimpleQueue()
+        self._inbox: SimpleQueue[Request | list[str] | tuple[int, UtilityCall] | Stop] = SimpleQueue()
+        self._outbox: SimpleQueue[EngineInit | tuple[int, EngineCoreOutputs] | Stop] = SimpleQueue()
+        self._stopping = False
+        self._ready_socket = self._context.socket(zmq.PAIR)
+        self._ready_socket.bind(READY_ADDRESS)
+        executor = import_by_name(self.config.worker.executor)(self.config)
+        self.core = EngineCore(
+            self.config, executor, engine_index=self.engine_index, incarnation=self.incarnation
+        )
+        self._output_thread = threading.Thread(target=self._run_output, name="output", daemon=True)
+        self._input_thread = threading.Thread(target=self._run_input, name="input", daemon=True)
+
+    # ---- start -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load, allocate, and report ready to the front end and the launcher. Raises `StartupError`."""
+        self._launcher.listen(self._on_launcher_message)
+        self._input_thread.start()
+        self._output_thread.start()
+        self._timed("load model", self.core.executor.load_model)
+        self._timed("allocate KV cache", self.core.start)
+        self._launcher.tell(Report(self.core.executor.memory_plan()))
+        ready = EngineCoreReadyResponse(
+            self.engine_index,
+            self.incarnation,
+            self.core.num_kv_blocks,
+            self.config.cache.block_size,
+            self.config.model.max_model_len,
+        )
+        self._ready_socket.send(handshake_codec().encode(ready))
+        self._launcher.tell(ChildReady())
+
+    def _timed(self, name: str, work: object) -> None:
+        began = time.monotonic()
+        work()  # type: ignore[operator]
+        self._launcher.tell(Phase("core", name, began, time.monotonic()))
+
+    def _on_launcher_message(self, message: LauncherMessage) -> None:
+        if isinstance(message, ConnectTo):
+            self._frontend.put(message.endpoint)
+        elif isinstance(message, Drain):
+            self._inbox.put(Stop())
+
+    # ---- the busy loop -----------------------------------------------------------------------------------------------
+
+    def run_busy_loop(self) -> None:
+        """Step while there is work, sleep while there is none, end when told to and done."""
+        core = self.core
+        while core.has_work or not self._stopping:
+            self._take_messages(wait=not core.has_work)
+            self._send(core.take_pending())
+            if core.scheduler.has_work:
+                self._send(core.step(self._take_messages))
+        self._outbox.put(Stop())
+        self._output_thread.join()
+
+    def _take_messages(self, *, wait: bool = False) -> None:
+        """Act on everything in the inbox; with `wait`, on at least one message."""
+        try:
+            while True:
+                message = self._inbox.get(wait)
+                wait = False
+                if isinstance(message, Request):
+                    self.core.add_request(message)
+                elif isinstance(message, list):
+                    self.core.abort_requests(message)
+                elif isinstance(message, Stop):
+                    self._stopping = True
+                else:
+                    client_index, call = message
+                    self._outbox.put((client_index, self.core.call_utility(call)))
+        except Empty:
+            pass
+
+    def _send(self, outputs: dict[int, EngineCoreOutputs]) -> None:
+        for item in outputs.items():
+            self._outbox.put(item)
+
+    # ---- the input thread --------------------------------------------------------------------------------------------
+
+    def _run_input(self) -> None:
+        """Say hello, pass on the word that we are ready, and then turn frames into messages for the busy loop."""
+        handshake, init = handshake_codec(), init_codec()
+        requests, aborts, utilities = request_codec(), abort_codec(), utility_codec()
+        sock = connect(self._context, zmq.DEALER, self._frontend.get(), identity=b"engine-%d" % self.engine_index)
+        sock.send(handshake.encode(EngineHello(PROTOCOL_VERSION, self.engine_index, self.incarnation)))
+        ready = self._context.socket(zmq.PAIR)
+        ready.connect(READY_ADDRESS)
+        poller = zmq.Poller()
+        poller.register(sock, zmq.POLLIN)
+        poller.register(ready, zmq.POLLIN)
+        while True:
+            if ready in dict(poller.poll()):
+                sock.send(ready.recv())
+                poller.unregister(ready)
+                continue
+            kind, payload = split_frames(sock.recv_multipart())
+            try:
+                if kind == EngineCoreRequestType.ADD:
+                    self._inbox.put(self.core.prepare(requests.decode(payload)))
+                elif kind == EngineCoreRequestType.ABORT:
+                    self._inbox.put(aborts.decode(payload))
+                elif kind == EngineCoreRequestType.UTILITY:
+                    call = utilities.decode(payload)
+                    self._inbox.put((call.client_index, call))
+                elif kind == EngineCoreRequestType.INIT:
+                    self._outbox.put(init.decode(payload))
+                else:
+                    raise ProtocolError(f"a message of unknown kind {kind[:8]!r}")
+            except ProtocolError as error:
+                print(f"headrace-core-{self.engine_index}: dropped a message: {error}", file=sys.stderr, flush=True)
+
+    # ---- the output thread -------------------------------------------------------------------------------------------
+
+    def _run_output(self) -> None:
+        """Encode and send what the busy loop hands over. A client's address comes before its first output."""
+        codec = outputs_codec()
+        clients: dict[int, zmq.Socket[bytes]] = {}
+        while not isinstance(item := self._outbox.get(), Stop):
+            if isinstance(item, EngineInit):
+                clients[item.client_index] = connect(self._context, zmq.PUSH, item.outputs)
+            else:
+                client_index, outputs = item
+                if client_index in clients:
+                    clients[client_index].send(codec.encode(outputs))
+        for sock in clients.values():
+            sock.close(linger=1000)
+
+
+def split_frames(frames: list[bytes]) -> tuple[bytes, bytes]:
+    """A message is two frames, kind and payload. Anything else comes back as a kind that nobody knows."""
+    return (frames[0], frames[1]) if len(frames) == 2 else (b"", b"")
+
+
+def main() -> None:
+    began = time.monotonic()
+    launcher, _ = become_child(sys.argv)
+    process = msgspec.msgpack.decode(launcher.receive_frame(), type=ProcessConfig)
+    launcher.tell(Phase("core", "imports, configuration", began, time.monotonic()))
+    try:
+        proc = EngineCoreProc(process, launcher)
+        proc.start()
+        proc.run_busy_loop()
+    except StartupError as error:
+        launcher.tell(ChildFailed(error.message))
+        sys.exit(1)
+    except Exception as error:
+        traceback.print_exc()
+        launcher.tell(ChildFailed(f"{type(error).__name__}: {error}"))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

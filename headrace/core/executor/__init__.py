@@ -1,0 +1,1 @@
+"""How the engine core drives its workers: in its own process, or (later) in others."""

@@ -1,0 +1,119 @@
+"""`Request`: the one authoritative record of a sequence in the engine core, and the states it passes through."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+
+from headrace.contracts.engine import EngineCoreRequest, FinishReason
+from headrace.core.kv_cache.hashing import BlockHash, extend_block_hashes, root_hash
+
+
+class RequestStatus(enum.IntEnum):
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+    FINISHED_STOPPED = 3
+    FINISHED_LENGTH_CAPPED = 4
+    FINISHED_ABORTED = 5
+    FINISHED_ERROR = 6
+
+    @property
+    def is_finished(self) -> bool:
+        return self > RequestStatus.PREEMPTED
+
+
+_S = RequestStatus
+
+LEGAL_MOVES: dict[RequestStatus, frozenset[RequestStatus]] = {
+    _S.WAITING: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}),
+    _S.RUNNING: frozenset(
+        {_S.PREEMPTED, _S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}
+    ),
+    _S.PREEMPTED: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}),
+} | {status: frozenset() for status in RequestStatus if status.is_finished}
+
+FINISH_REASONS: dict[RequestStatus, FinishReason] = {
+    _S.FINISHED_STOPPED: FinishReason.STOP,
+    _S.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
+    _S.FINISHED_ABORTED: FinishReason.ABORT,
+    _S.FINISHED_ERROR: FinishReason.ERROR,
+}
+
+
+class Request:
+    """A sequence: its tokens, how far it is computed, the blocks that it holds.
+
+    A request that arrives with output (moved from another engine) is no special case: its known tokens are simply more
+    than its prompt, as after a preemption.
+    """
+
+    __slots__ = (
+        "all_token_ids",
+        "arrival_order",
+        "block_hashes",
+        "block_ids",
+        "client_index",
+        "due_slot",
+        "eos_token_ids",
+        "max_total_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_registered_blocks",
+        "request_id",
+        "root_hash",
+        "sampling_params",
+        "status",
+        "stop_token_ids",
+    )
+
+    def __init__(
+        self, message: EngineCoreRequest, *, eos_token_ids: Collection[int], max_model_len: int, block_size: int | None
+    ) -> None:
+        """`block_size` None: no prefix cache, no hashes."""
+        params = message.sampling_params
+        self.request_id = message.request_id
+        self.client_index = message.client_index
+        self.sampling_params = params
+        self.status = RequestStatus.WAITING
+        self.arrival_order = 0  # set by the scheduler when it takes the request
+
+        self.all_token_ids = message.prompt_token_ids + message.output_token_ids
+        self.num_prompt_tokens = len(message.prompt_token_ids)
+        self.num_computed_tokens = 0
+        self.max_total_tokens = min(self.num_prompt_tokens + (params.max_tokens or max_model_len), max_model_len)
+        self.eos_token_ids = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
+        self.stop_token_ids = self.eos_token_ids.union(params.stop_token_ids)  # everything that ends it
+
+        self.block_ids: list[int] = []
+        self.num_registered_blocks = 0  # of block_ids, how many from the beginning are findable
+        self.block_hashes: list[BlockHash] = []  # of the full blocks of all_token_ids, as far as known
+        self.root_hash = root_hash(message.cache_salt)
+        if block_size is not None:
+            extend_block_hashes(
+                self.block_hashes, self.root_hash, self.all_token_ids, block_size, len(self.all_token_ids)
+            )
+        self.due_slot: int | None = None  # where the scheduler's growth wheel holds it
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens: prompt and output so far."""
+        return len(self.all_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.all_token_ids) - self.num_prompt_tokens
+
+    @property
+    def max_positions(self) -> int:
+        """Most positions whose keys and values are ever needed: the last token is sampled but never computed."""
+        return self.max_total_tokens - 1
+
+    def move_to(self, status: RequestStatus) -> None:
+        if status not in LEGAL_MOVES[self.status]:
+            raise RuntimeError(f"request {self.request_id} cannot go from {self.status.name} to {status.name}")
+        self.status = status

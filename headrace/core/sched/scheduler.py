@@ -1,0 +1,280 @@
+"""The scheduler: in each step, which requests compute how many tokens.
+
+There is no prefill phase and no decode phase. A request has known tokens (prompt and output) and computed tokens; each
+step gives it tokens until the two meet, within a budget of tokens for the step. Running requests come first, so decodes
+never starve; a prompt longer than the budget is spread over several steps.
+
+Steady decode must cost what changes, not what exists. So a running request is in one of two sets:
+
+- `_decoding`: all but its last token is computed. It takes exactly one token in every step, without being looked at. It
+  needs a new block every `block_size` steps, and the *growth wheel* knows in which: slot `step % block_size` holds the
+  requests whose next token opens a block in that step.
+- `_prefilling`: more than one token to go (a new prompt, or a context being recomputed). Few at any time, as the first
+  of them usually takes the whole rest of the budget.
+
+The budget is at least `max_num_seqs` (config.resolve sees to it), so that every decoding request fits in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.config.limits import Limits
+from headrace.config.resolved import CacheConfig, SchedulerConfig
+from headrace.contracts.engine import EngineCoreOutput
+from headrace.contracts.model_runner import ModelRunnerOutput
+from headrace.contracts.scheduler import CachedRequestData, NewRequestData, SchedulerOutput
+from headrace.contracts.stats import SchedulerStats
+from headrace.core.kv_cache.manager import KVCacheManager
+from headrace.core.request import FINISH_REASONS, Request, RequestStatus
+from headrace.core.sched.admission import check_admissible
+from headrace.core.sched.preemption import choose_victim, is_protected
+from headrace.core.sched.request_queue import FCFSQueue
+from headrace.core.sched.update import judge_token
+
+Outputs = dict[int, list[EngineCoreOutput]]  # by client index
+
+
+class Scheduler:
+    """First come, first served; one thread only."""
+
+    def __init__(self, config: SchedulerConfig, cache: CacheConfig, limits: Limits, num_kv_blocks: int) -> None:
+        self.kv = KVCacheManager(num_kv_blocks, cache.block_size, enable_caching=cache.enable_prefix_caching)
+        self._max_num_seqs = config.max_num_seqs
+        self._budget = config.max_num_batched_tokens
+        self._limits = limits
+        self._requests: dict[str, Request] = {}  # all that are not finished
+        self._waiting = FCFSQueue()
+        self._prefilling: dict[str, Request] = {}
+        self._decoding: dict[str, Request] = {}
+        self._wheel: list[dict[str, Request]] = [{} for _ in range(cache.block_size)]
+        self._step = 0
+        self._num_arrived = 0
+        self._num_preemptions = 0
+        self._dropped_ids: list[str] = []  # finished since the last step: the worker still has their rows
+
+    # ---- requests come and go ----------------------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises a `RequestError` for one that could never run; then nothing is kept of it."""
+        check_admissible(request, self._requests, self._limits, self.kv)
+        request.arrival_order = self._num_arrived
+        self._num_arrived += 1
+        self._requests[request.request_id] = request
+        self._waiting.append(request)
+
+    def abort_requests(self, request_ids: Iterable[str]) -> Outputs:
+        """End these requests, in whatever state they are. Unknown ids are over already, or never came: no matter."""
+        outputs: Outputs = {}
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is not None:
+                self._finish(request, RequestStatus.FINISHED_ABORTED)
+                outputs.setdefault(request.client_index, []).append(final_output(request))
+        return outputs
+
+    @property
+    def has_work(self) -> bool:
+        """Is there anything to compute, or anything that the worker has yet to forget?"""
+        return bool(self._requests or self._dropped_ids)
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._requests)
+
+    # ---- before the step ---------------------------------------------------------------------------------------------
+
+    def schedule(self) -> SchedulerOutput:
+        """Decide the next step. Its result must come back through `update` before the next call."""
+        self._step += 1
+        preempted: list[str] = []
+        grown = self._grow_decodes(preempted)
+        num_scheduled = dict.fromkeys(self._decoding, 1)
+        budget = self._continue_prefills(num_scheduled, self._budget - len(num_scheduled))
+        new = [] if preempted else self._admit_waiting(num_scheduled, budget)
+        dropped, self._dropped_ids = self._dropped_ids, []
+        return SchedulerOutput(
+            step=self._step,
+            scheduled_new_reqs=new,
+            scheduled_cached_reqs=CachedRequestData(list(grown), [[[block_id]] for block_id in grown.values()]),
+            num_scheduled_tokens=num_scheduled,
+            total_num_scheduled_tokens=sum(num_scheduled.values()),
+            preempted_req_ids=preempted,
+            finished_req_ids=dropped,
+        )
+
+    def _grow_decodes(self, preempted: list[str]) -> dict[str, int]:
+        """Give a block to each decoding request whose next token opens one; preempt where there is none.
+
+        Returns the new block of each request, and appends to `preempted` the ids of those that gave way."""
+        grown: dict[str, int] = {}
+        for request in list(self._wheel[self._step % len(self._wheel)].values()):
+            while request.status is RequestStatus.RUNNING:
+                block_id = self.kv.grow(request)
+                if block_id is not None:
+                    self.kv.register_computed(request)
+                    grown[request.request_id] = block_id
+                    break
+                victim = choose_victim([*self._decoding.values(), *self._prefilling.values()])
+                self._preempt(victim)
+                preempted.append(victim.request_id)
+                grown.pop(victim.request_id, None)
+        return grown
+
+    def _continue_prefills(self, num_scheduled: dict[str, int], budget: int) -> int:
+        for request in self._prefilling.values():
+            if budget == 0:
+                break
+            num_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
+            num_scheduled[request.request_id] = num_tokens
+            budget -= num_tokens
+        return budget
+
+    def _admit_waiting(self, num_scheduled: dict[str, int], budget: int) -> list[NewRequestData]:
+        """Start waiting requests, in order, while they fit: a place, budget, and blocks for all their known tokens."""
+        new: list[NewRequestData] = []
+        while self._waiting and budget > 0 and len(self._decoding) + len(self._prefilling) < self._max_num_seqs:
+            request = self._waiting.head()
+            if not self._take_blocks(request):
+                break
+            self._waiting.remove(request)
+            request.move_to(RequestStatus.RUNNING)
+            self._prefilling[request.request_id] = request
+            num_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
+            num_scheduled[request.request_id] = num_tokens
+            budget -= num_tokens
+            new.append(new_request_data(request))
+        return new
+
+    def _take_blocks(self, request: Request) -> bool:
+        """Give a request that starts or returns the blocks of its known tokens, cached ones where there are any.
+
+        One that was preempted returns only when one block more is free, so that it is not the next victim at once; a
+        protected one takes everything that it can ever need."""
+        kv, most = self.kv, self.kv.blocks_for(request.max_positions)
+        num_blocks = most if is_protected(request) else min(kv.blocks_for(request.num_tokens), most)
+        num_spare = min(1, most - num_blocks) if request.status is RequestStatus.PREEMPTED else 0
+        computed = kv.find_computed_blocks(request)
+        if not kv.allocate(request, computed, num_blocks, num_spare=num_spare):
+            return False
+        request.num_computed_tokens = len(computed) * kv.block_size
+        if request.status is RequestStatus.WAITING:
+            request.num_cached_tokens = request.num_computed_tokens
+            kv.num_queried_tokens += request.num_tokens
+            kv.num_hit_tokens += request.num_computed_tokens
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        """Take a request's blocks and put it first in line. What it had computed is computed again, unless the prefix
+        cache still has it then."""
+        self._leave_running(request)
+        self.kv.free(request)
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        request.move_to(RequestStatus.PREEMPTED)
+        self._waiting.push_front(request)
+        self._num_preemptions += 1
+
+    # ---- after the step ----------------------------------------------------------------------------------------------
+
+    def update(self, step: SchedulerOutput, result: ModelRunnerOutput) -> Outputs:
+        """Take in what a step computed. Requests that ended while it ran are gone, and their tokens are dropped."""
+        started_decoding = self._advance_prefills(step)
+        requests, outputs = self._requests, Outputs()
+        for request_id, token_id in zip(result.req_ids, result.sampled_token_ids, strict=True):
+            request = requests.get(request_id)
+            if request is None:
+                continue
+            first_index = request.num_output_tokens
+            request.all_token_ids.append(token_id)
+            request.num_computed_tokens = len(request.all_token_ids) - 1
+            output = EngineCoreOutput(request_id, first_index, [token_id])
+            if first_index == 0:
+                output.num_cached_tokens = request.num_cached_tokens
+            status = judge_token(request, token_id)
+            if status is not None:
+                self._finish(request, status)
+                output.finish_reason = FINISH_REASONS[status]
+                if status is RequestStatus.FINISHED_STOPPED and token_id not in request.eos_token_ids:
+                    output.stop_reason = token_id
+            client_outputs = outputs.get(request.client_index)
+            if client_outputs is None:
+                outputs[request.client_index] = [output]
+            else:
+                client_outputs.append(output)
+        for request in started_decoding:
+            if not request.status.is_finished:
+                self._start_decoding(request)
+        return outputs
+
+    def _advance_prefills(self, step: SchedulerOutput) -> list[Request]:
+        """Book the tokens that prefilling requests computed. Returns those that have caught up and sampled a token."""
+        caught_up = []
+        for request_id, request in self._prefilling.items():
+            request.num_computed_tokens += step.num_scheduled_tokens.get(request_id, 0)
+            self.kv.register_computed(request)
+            if request.num_computed_tokens == request.num_tokens:
+                caught_up.append(request)
+        return caught_up
+
+    def _start_decoding(self, request: Request) -> None:
+        """Move a request that has sampled to the decoding set, and into the wheel slot of the step that first finds its
+        blocks full. The next step computes position `num_computed_tokens`."""
+        del self._prefilling[request.request_id]
+        self._decoding[request.request_id] = request
+        steps_left = len(request.block_ids) * self.kv.block_size - request.num_computed_tokens
+        if is_protected(request):
+            return  # has every block that it can need
+        request.due_slot = (self._step + 1 + steps_left) % self.kv.block_size
+        self._wheel[request.due_slot][request.request_id] = request
+
+    def _finish(self, request: Request, status: RequestStatus) -> None:
+        """The one place where a request ends, from whatever state."""
+        if request.status is RequestStatus.RUNNING:
+            self._leave_running(request)
+            self.kv.free(request)
+            self._dropped_ids.append(request.request_id)
+        else:
+            self._waiting.remove(request)
+        del self._requests[request.request_id]
+        request.move_to(status)
+
+    def _leave_running(self, request: Request) -> None:
+        self._decoding.pop(request.request_id, None)
+        self._prefilling.pop(request.request_id, None)
+        if request.due_slot is not None:
+            del self._wheel[request.due_slot][request.request_id]
+            request.due_slot = None
+
+    # ---- asked from outside ------------------------------------------------------------------------------------------
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks; False, and nothing done, while a request holds blocks."""
+        return self.kv.pool.reset_prefix_cache()
+
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(
+            num_running_reqs=len(self._decoding) + len(self._prefilling),
+            num_waiting_reqs=len(self._waiting),
+            kv_cache_usage=self.kv.usage,
+            prefix_cache_queries=self.kv.num_queried_tokens,
+            prefix_cache_hits=self.kv.num_hit_tokens,
+            num_preemptions=self._num_preemptions,
+            step_counter=self._step,
+        )
+
+
+def new_request_data(request: Request) -> NewRequestData:
+    return NewRequestData(
+        req_id=request.request_id,
+        prompt_token_ids=request.all_token_ids[: request.num_prompt_tokens],
+        output_token_ids=request.all_token_ids[request.num_prompt_tokens :],
+        sampling_params=request.sampling_params,
+        block_ids=[list(request.block_ids)],
+        num_computed_tokens=request.num_computed_tokens,
+    )
+
+
+def final_output(request: Request) -> EngineCoreOutput:
+    """The last word about a request that ends without a new token."""
+    return EngineCoreOutput(request.request_id, request.num_output_tokens, [], FINISH_REASONS[request.status])

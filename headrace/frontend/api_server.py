@@ -1,0 +1,132 @@
+"""Process A: the API server. Joins event loop, engine client, `AsyncLLM` and HTTP, and ends in good order.
+
+The listening socket is inherited: connections queue up in the kernel from the launcher's first moment on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import uvicorn
+import uvloop
+
+from headrace.config.resolved import ProcessConfig
+from headrace.contracts.lifecycle import ChildFailed, ChildReady, Drain, LauncherMessage, Listening, PeerDied, Phase
+from headrace.errors import StartupError
+from headrace.frontend.async_llm import AsyncLLM
+from headrace.frontend.core_client.mp import AsyncMPClient
+from headrace.frontend.http.app import build_app
+from headrace.ipc.child import Launcher, become_child
+
+LAST_WORDS_S = 1.0  # after the engine has died: time for the answers that say so to reach their clients
+
+
+class HTTPServer(uvicorn.Server):
+    """uvicorn, but signals are the launcher's business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class APIServer:
+    """One API server process. `run` returns the exit status."""
+
+    def __init__(self, process: ProcessConfig, launcher: Launcher, sock: socket.socket) -> None:
+        self._process = process
+        self._launcher = launcher
+        self._sock = sock
+        self._exit_status = 0
+
+    async def run(self) -> int:
+        process, loop = self._process, asyncio.get_running_loop()
+        began = time.monotonic()
+        client = AsyncMPClient(
+            Path(process.run_dir), client_index=process.index, transport=process.config.server.ipc_transport
+        )
+        self._launcher.tell(Listening(client.endpoint))
+        self._client, self._llm = client, AsyncLLM(process.config, client)
+        self._http = HTTPServer(http_settings(build_app(self._llm, process.config)))
+        self._launcher.tell(Phase("api", "tokenizer, routes", began, time.monotonic()))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._launcher.listen(lambda message: loop.call_soon_threadsafe(self._on_launcher_message, message))
+        self._launcher.tell(ChildReady())
+        try:
+            await self._http.serve(sockets=[self._sock])
+        finally:
+            self._llm.shutdown()
+        return self._exit_status
+
+    def _on_launcher_message(self, message: LauncherMessage) -> None:
+        if isinstance(message, Drain):
+            self._spawn(self._drain(message.timeout))
+        elif isinstance(message, PeerDied):
+            self._spawn(self._give_up(message.message))
+
+    async def _drain(self, timeout: float | None) -> None:
+        """Take nothing new, let what runs finish, and leave."""
+        self._llm.start_draining()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._llm.wait_until_idle()
+        self._http.should_exit = True
+
+    async def _give_up(self, message: str) -> None:
+        """The engine is gone: tell everybody who waits, and leave with a failure."""
+        self._exit_status = 1
+        self._client.mark_dead(message)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._llm.wait_until_idle()
+        self._http.should_exit = True
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def http_settings(app: object) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+
+
+def main() -> None:
+    began = time.monotonic()
+    launcher, (listen_fd,) = become_child(sys.argv)
+    process = msgspec.msgpack.decode(launcher.receive_frame(), type=ProcessConfig)
+    logging.basicConfig(
+        level=process.config.server.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    launcher.tell(Phase("api", "imports, configuration", began, time.monotonic()))
+    try:
+        status = uvloop.run(APIServer(process, launcher, socket.socket(fileno=listen_fd)).run())
+    except StartupError as error:
+        launcher.tell(ChildFailed(error.message))
+        sys.exit(1)
+    except Exception as error:
+        traceback.print_exc()
+        launcher.tell(ChildFailed(f"{type(error).__name__}: {error}"))
+        sys.exit(1)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
