@@ -114,8 +114,8 @@ class Launcher:
                 self._api = self._start("headrace-api-0", API_SERVER, (sock.fileno(),))
                 self._core = self._start("headrace-core-0", ENGINE_CORE)
             self._config = self._resolve()
-            for index, child in enumerate(self._children):
-                process = ProcessConfig(config=self._config, run_dir=str(self._run_dir), index=0)
+            process = ProcessConfig(config=self._config, run_dir=str(self._run_dir), index=0)
+            for child in self._children:
                 child.channel.send(msgspec.msgpack.encode(process))
             return self._watch()
 
@@ -231,7 +231,8 @@ def signals_as_socket(*signums: signal.Signals) -> Iterator[socket.socket]:
 def open_listening_socket(host: str, port: int) -> socket.socket:
     """Bind and listen. Raises `ConfigError` if the address cannot be had."""
     try:
-        (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, address = found[0][0], found[0][4]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}", flag="--port") from None
@@ -248,7 +249,8 @@ def phase_table(phases: list[Phase], began: float) -> list[str]:
 
 
 def say(line: str) -> None:
-    print(f"headrace: {line}" if "\n" not in line else line, file=sys.stderr, flush=True)
+    sys.stderr.write(f"headrace: {line}\n" if "\n" not in line else f"{line}\n")
+    sys.stderr.flush()
 
 
 def launch(settings: EngineConfig) -> int:

@@ -16,6 +16,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _SIZE_FIELDS = ("kv_cache_memory",)
 _NOT_FLAGS = ("model",)  # the positional argument
 
+# Fields that only a server has a use for.
+SERVER_FIELDS = ("host", "port", "allow_unauthenticated", "shutdown_timeout", "ipc_transport", "served_model_name")
+
 
 def config_parser(prog: str, description: str, *, without: Collection[str] = ()) -> argparse.ArgumentParser:
     """A parser for `[MODEL] --flag ...` over all fields but those in `without`."""

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+Positive = Annotated[int, Meta(ge=1)]
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every setting, as typed: `resolve()` turns it into what the processes get. A field `max_num_seqs` is the flag
@@ -26,30 +28,30 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "auto"
     backend: Annotated[Literal["auto", "numpy"], Meta(description="What computes the model.")] = "auto"
     num_threads: Annotated[
-        int | None, Meta(ge=1, description="Threads of the backend. Default: the cores that this process may use.")
+        Positive | None, Meta(description="Threads of the backend. Default: the cores that this process may use.")
     ] = None
     seed: Annotated[
         int, Meta(description="Seed of the random weights of --load-format dummy.")
     ] = 0
 
     max_model_len: Annotated[
-        int | None, Meta(ge=2, description="Longest prompt plus answer, in tokens. Default: what the model was made for.")
+        Annotated[int, Meta(ge=2)] | None, Meta(description="Longest prompt plus answer, in tokens. Default: what the model was made for.")
     ] = None
-    max_num_seqs: Annotated[int, Meta(ge=1, description="Most requests that run at the same time.")] = 64
+    max_num_seqs: Annotated[Positive, Meta(description="Most requests that run at the same time.")] = 64
     max_num_batched_tokens: Annotated[
-        int | None,
-        Meta(ge=1, description="Most tokens in one step; longer prompts take several. Default: the backend's."),
+        Positive | None,
+        Meta(description="Most tokens in one step; longer prompts take several. Default: the backend's."),
     ] = None
     enable_prefix_caching: Annotated[
         bool, Meta(description="Reuse the KV blocks of a prompt's beginning that an earlier request has left.")
     ] = True
     block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens in one KV block.")] = 16
     kv_cache_memory: Annotated[
-        int | None,
-        Meta(ge=1, description="Size of the KV cache, such as 512M or 4G. Default: the lesser of 4 GiB and half of what is left."),
+        Positive | None,
+        Meta(description="Size of the KV cache, such as 512M or 4G. Default: the lesser of 4 GiB and half of what is left."),
     ] = None
     num_kv_blocks_override: Annotated[
-        int | None, Meta(ge=1, description="Exactly this many KV blocks, whatever the memory. For tests.")
+        Positive | None, Meta(description="Exactly this many KV blocks, whatever the memory. For tests.")
     ] = None
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
@@ -58,8 +60,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         bool, Meta(description="Allow an address that other machines can reach. This version has no API keys.")
     ] = False
     shutdown_timeout: Annotated[
-        float | None,
-        Meta(ge=0, description="Seconds that running requests get to finish after SIGTERM. Default: as long as they take."),
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Seconds that running requests get to finish after SIGTERM. Default: as long as they take."),
     ] = None
     ipc_transport: Annotated[
         Literal["unix", "tcp"], Meta(description="How the processes talk: unix sockets in a private folder, or loopback TCP.")

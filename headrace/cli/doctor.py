@@ -1,0 +1,94 @@
+"""`headrace doctor`: what this machine and this installation can do, and what is wrong with them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headrace import __version__
+from headrace.config.cpu import available_memory, usable_cores
+from headrace.config.model_files import locate_model, read_model_facts
+from headrace.errors import StartupError
+
+INSTRUCTION_SETS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "bf16", "i8mm")
+
+Line = tuple[bool, str, str]  # is it well, what, how
+
+
+def run(argv: Sequence[str]) -> int:
+    argparse.ArgumentParser(prog="headrace doctor", description=__doc__).parse_args(argv)
+    lines = [*machine(), *packages(), *demo_model(), *sockets()]
+    width = max(len(what) for _, what, _ in lines)
+    for is_well, what, how in lines:
+        print(f"{'ok ' if is_well else 'BAD'}  {what.ljust(width)}  {how}")
+    return 0 if all(is_well for is_well, _, _ in lines) else 1
+
+
+def machine() -> Iterator[Line]:
+    yield True, "headrace", __version__
+    yield sys.version_info >= (3, 11), "python", f"{platform.python_version()} ({sys.executable})"
+    yield True, "cpu", cpu_model()
+    yield True, "instruction sets", " ".join(cpu_flags()) or "unknown"
+    yield True, "usable cores", f"{usable_cores()} of {os.cpu_count()} (affinity and cgroup quota)"
+    yield available_memory() > 2**30, "available memory", f"{available_memory() / 2**30:.1f} GiB"
+    variables = {name: value for name, value in os.environ.items() if name.startswith(("HEADRACE_", "OPENBLAS_"))}
+    yield True, "environment", " ".join(f"{k}={v}" for k, v in sorted(variables.items())) or "nothing set"
+
+
+def packages() -> Iterator[Line]:
+    """Each package that headrace needs, and its version."""
+    try:
+        requirements = importlib.metadata.requires("headrace") or []
+    except importlib.metadata.PackageNotFoundError:
+        yield False, "installation", "headrace runs from a source folder that is not installed; pip install -e . does it"
+        return
+    for requirement in requirements:
+        if "extra ==" in requirement:
+            continue
+        name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+        try:
+            yield True, name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield False, name, "not installed; pip install headrace brings it"
+
+
+def demo_model() -> Iterator[Line]:
+    try:
+        path = locate_model("")
+        facts = read_model_facts(path)
+    except StartupError as error:
+        yield False, "demo model", error.message
+    else:
+        yield True, "demo model", f"{path} ({facts.architecture}, {facts.num_parameters / 1e6:.0f} M parameters)"
+
+
+def sockets() -> Iterator[Line]:
+    """Unix socket paths have a limit of about 107 bytes; a deep temporary folder breaks it."""
+    folder = tempfile.gettempdir()
+    writable = os.access(folder, os.W_OK | os.X_OK)
+    yield writable and len(folder) < 64, "folder for sockets", f"{folder}" + ("" if writable else " is not writable")
+
+
+def cpu_model() -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    return match.group(1) if match else platform.processor() or platform.machine()
+
+
+def cpu_flags() -> list[str]:
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    flags = set(match.group(1).split()) if match else set()
+    return [name for name in INSTRUCTION_SETS if name in flags]
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,121 @@
+"""The bytes of every contract. A changed byte here means that a peer of another version reads something else: structs
+only grow at their end, by fields with defaults."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headrace.contracts import codec
+from headrace.contracts.engine import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineCoreRequestType,
+    FinishReason,
+    UtilityCall,
+    UtilityOutput,
+)
+from headrace.contracts.lifecycle import (
+    ChildFailed,
+    ChildReady,
+    ConnectTo,
+    Drain,
+    Endpoint,
+    EngineCoreReadyResponse,
+    EngineHello,
+    EngineInit,
+    Listening,
+    PeerDied,
+    Phase,
+    Report,
+)
+from headrace.contracts.model_runner import ModelRunnerOutput
+from headrace.contracts.sampling_params import OutputKind, SamplingParams
+from headrace.contracts.scheduler import CachedRequestData, NewRequestData, SchedulerOutput
+from headrace.contracts.stats import SchedulerStats
+from headrace.errors import ProtocolError
+
+PARAMS = SamplingParams(
+    n=2,
+    temperature=0.5,
+    top_p=0.75,
+    top_k=5,
+    min_p=0.25,
+    seed=7,
+    stop=("x",),
+    stop_token_ids=(3,),
+    max_tokens=9,
+    ignore_eos=True,
+    skip_special_tokens=False,
+    detokenize=True,
+    output_kind=OutputKind.DELTA,
+    include_stop_str_in_output=True,
+)
+NEW = NewRequestData("r", [1], [2], SamplingParams(), [[4]], 0)
+STATS = SchedulerStats(1, 2, 0.5, 4, 5, 6, 7)
+OUTPUT = EngineCoreOutput("r", 1, [5], FinishReason.STOP, 5, 3, "m", "c")
+
+GOLDEN = [
+    (PARAMS, "9e02cb3fe0000000000000cb3fe800000000000005cb3fd00000000000000791a178910309c3c2c301c3"),
+    (
+        EngineCoreRequest("r", 0, [1, 2], [3], SamplingParams(seed=1, max_tokens=4), 1.5, 2, "s"),
+        "98a17200920102910" + "39e01cb3ff0000000000000cb3ff000000000000000cb0000000000000000019090" + "04c2c3c300c2cb3ff800000000000002a173",
+    ),
+    (OUTPUT, "98a172019105000503a16da163"),
+    (
+        EngineCoreOutputs(1, 2, [OUTPUT], STATS, 2.5, UtilityOutput(4, "f", True)),
+        "9601029198a172019105000503a16da163970102cb3fe000000000000004050607cb400400000000000093" + "04a166c3",
+    ),
+    (UtilityCall(1, 2, "m"), "930102a16d"),
+    (STATS, "970102cb3fe000000000000004050607"),
+    (NEW, "96a172910191029e01cb3ff0000000000000cb3ff000000000000000cb0000000000000000c09090c0c2c3c300c2919104" + "00"),
+    (
+        SchedulerOutput(8, [], CachedRequestData(["r"], [[[2]]]), {"r": 1}, 1, ["p"], ["f"]),
+        "97089092" + "91a172" + "91919102" + "81a17201" + "01" + "91a170" + "91a166",
+    ),
+    (ModelRunnerOutput(["r"], [6]), "9291a1729106"),
+    (EngineHello(1, 0, 9), "94a568656c6c6f010009"),
+    (EngineInit(0, Endpoint("a", "k")), "920092a161a16b"),
+    (EngineCoreReadyResponse(0, 9, 10, 16, 99), "96a5726561647900090a1063"),
+    (Phase("p", "n", 0.5, 1.5), "95a57068617365a170a16ecb3fe0000000000000cb3ff8000000000000"),
+    (Report("t"), "92a67265706f7274a174"),
+    (ChildReady(), "91ab6368696c645f7265616479"),
+    (ChildFailed("m"), "92ac6368696c645f6661696c6564a16d"),
+    (Listening(Endpoint("a")), "92a96c697374656e696e6792a161c0"),
+    (Drain(1.0), "92a5647261696ecb3ff0000000000000"),
+    (PeerDied("m"), "92a9706565725f64696564a16d"),
+    (ConnectTo(Endpoint("a")), "92aa636f6e6e6563745f746f92a161c0"),
+]
+
+
+@pytest.mark.parametrize(("message", "expected"), GOLDEN, ids=[type(m).__name__ for m, _ in GOLDEN])
+def test_bytes(message, expected):
+    data = msgspec.msgpack.encode(message)
+    assert data.hex() == expected
+    assert msgspec.msgpack.decode(data, type=type(message)) == message
+
+
+def test_request_kinds():
+    assert {kind.name: bytes(kind) for kind in EngineCoreRequestType} == {
+        "ADD": b"\x00",
+        "ABORT": b"\x01",
+        "UTILITY": b"\x02",
+        "INIT": b"\x03",
+    }
+
+
+def test_an_older_sender_may_leave_out_what_was_added_later():
+    """Fields with defaults at the end of a struct need not be on the wire."""
+    assert msgspec.msgpack.decode(bytes.fromhex("93a172019105"), type=EngineCoreOutput) == EngineCoreOutput("r", 1, [5])
+
+
+@pytest.mark.parametrize("make", [codec.request_codec, codec.outputs_codec, codec.handshake_codec, codec.abort_codec])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xc1", b"\x93\x01", b"\xff" * 64, b"\x91" * 3000 + b"\x00", b"\xa5hello", b"\xdd\xff\xff\xff\xff"],
+    ids=["empty", "reserved", "cut", "ff", "deep", "text", "huge"],
+)
+def test_foreign_bytes_are_refused(make, data):
+    with pytest.raises(ProtocolError):
+        make().decode(data)
