@@ -36,6 +36,7 @@ class SamplingLimits(Protocol):
 
 
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
+MAX_COUNT = 2**31 - 1  # for counts that nothing else bounds: they must fit every integer type on the way
 
 
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -68,24 +69,27 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
         check_integer("n", self.n, 1, limits.max_n)
         check_number("temperature", self.temperature, 0.0, 2.0)
         check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)
-        check_integer("top_k", self.top_k, -1, None)
+        check_integer("top_k", self.top_k, -1, MAX_COUNT)
         check_number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
             check_integer("seed", self.seed, SEED_MIN, SEED_MAX)
         if self.max_tokens is not None:
-            check_integer("max_tokens", self.max_tokens, 1, None)
+            check_integer("max_tokens", self.max_tokens, 1, MAX_COUNT)
         self._check_stops(limits)
 
     def _check_stops(self, limits: SamplingLimits) -> None:
-        check_count("stop", self.stop, limits.max_stop_strings)
-        for text in self.stop:
+        stops: object = self.stop
+        if not isinstance(stops, tuple | list):  # a lone string would pass for a list of its characters
+            raise InvalidParameterError("stop must be a list of strings.", param="stop")
+        check_count("stop", stops, limits.max_stop_strings)
+        for text in stops:
             if not isinstance(text, str) or not text:
                 raise InvalidParameterError("stop must hold non-empty strings.", param="stop")
             if len(text) > limits.max_stop_string_length:
                 raise InvalidParameterError(
                     f"A stop string may have at most {limits.max_stop_string_length} characters.", param="stop"
                 )
-        if self.stop and not self.detokenize:
+        if stops and not self.detokenize:
             raise InvalidParameterError("stop strings need detokenize to be true.", param="stop")
         check_count("stop_token_ids", self.stop_token_ids, limits.max_stop_token_ids)
         for token_id in self.stop_token_ids:
