@@ -1,0 +1,173 @@
+"""From what a caller asks to what the engine core gets: checks, templating, tokenizing, seeds, ids.
+
+Runs in a thread, never on the event loop: its work grows with the prompt. Shared by HTTP and the offline API, so that
+both refuse the same requests with the same words. Sizes are checked before anything of that size is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.config.limits import Limits
+from headrace.config.resolved import HeadraceConfig
+from headrace.contracts.engine import EngineCoreRequest
+from headrace.contracts.sampling_params import SamplingParams
+from headrace.errors import ContextLengthError, InvalidParameterError
+from headrace.frontend.chat_messages import normalise_messages
+from headrace.frontend.chat_template import ChatTemplate
+from headrace.frontend.tokenizer.load import load_tokenizer
+from headrace.frontend.tokenizer.tokenizer import Tokenizer
+
+
+class ChatPrompt(msgspec.Struct, frozen=True):
+    """A conversation, with messages as the OpenAI API has them."""
+
+    messages: Sequence[object]
+
+
+Prompt = str | Sequence[int] | ChatPrompt
+
+
+class PreparedRequest(msgspec.Struct, frozen=True):
+    """A request that has passed every check. `core_requests` has one sequence for each of its `n` choices."""
+
+    label: str  # the caller's name for it; the ids inside are our own
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    core_requests: list[EngineCoreRequest]
+    arrival_monotonic: float  # seconds, time.monotonic()
+
+
+class InputProcessor:
+    def __init__(self, limits: Limits, tokenizer: Tokenizer, *, client_index: int = 0) -> None:
+        """Raises `ModelFormatError` if the model's chat template does not compile."""
+        self.tokenizer = tokenizer
+        self._limits = limits
+        self._client_index = client_index
+        self._max_characters = limits.max_model_len * tokenizer.facts.max_token_length
+        self._chat_template = _chat_template(tokenizer, self._max_characters)
+
+    @classmethod
+    def from_config(cls, config: HeadraceConfig) -> InputProcessor:
+        """Raises `ModelFormatError` or `UnsupportedModelError` for the files of the tokenizer."""
+        return cls(config.limits, load_tokenizer(config.model.tokenizer))
+
+    def process(self, prompt: Prompt, params: SamplingParams, label: str | None = None) -> PreparedRequest:
+        """Raises a `RequestError` for whatever is wrong with the request."""
+        arrival_time, arrival_monotonic = time.time(), time.monotonic()
+        params.check(self._limits)
+        text, prompt_token_ids = self._tokenize(prompt)
+        max_tokens = self._answer_length(params, len(prompt_token_ids), _param_of(prompt))
+        seed = params.seed if params.seed is not None else int.from_bytes(os.urandom(8), signed=True)
+        request_id = secrets.token_hex(10)
+        core_requests = [
+            EngineCoreRequest(
+                request_id=f"{request_id}-{index}",
+                client_index=self._client_index,
+                prompt_token_ids=prompt_token_ids,
+                output_token_ids=[],
+                sampling_params=params.for_core(seed=choice_seed(seed, index), max_tokens=max_tokens),
+                arrival_time=arrival_time,
+            )
+            for index in range(params.n)
+        ]
+        return PreparedRequest(label or request_id, text, prompt_token_ids, params, core_requests, arrival_monotonic)
+
+    def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """The prompt's text, where it has one, and its token ids: not empty, each in the vocabulary, shorter than the
+        context."""
+        param = _param_of(prompt)
+        if isinstance(prompt, str):
+            text: str | None = prompt
+            token_ids = self._encode(prompt, param, add_special_tokens=True)
+        elif isinstance(prompt, ChatPrompt):
+            # The template prints every special token itself, the BOS included.
+            text = self._render(prompt)
+            token_ids = self._encode(text, param, add_special_tokens=False)
+        else:
+            text = None
+            self._check_prompt_length(len(prompt), param)
+            token_ids = list(prompt)
+        if not token_ids:
+            raise InvalidParameterError("The prompt is empty.", param=param)
+        self._check_prompt_length(len(token_ids), param)
+        self._check_token_ids(token_ids, param)
+        return text, token_ids
+
+    def _render(self, prompt: ChatPrompt) -> str:
+        messages = normalise_messages(prompt.messages, max_messages=self._limits.max_messages)
+        if self._chat_template is None:
+            raise InvalidParameterError(
+                "This model has no chat template, so it cannot take messages; use /v1/completions.", param="messages"
+            )
+        return self._chat_template.render(messages)
+
+    def _encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
+        if len(text) > self._max_characters:
+            least = -(-len(text) // self.tokenizer.facts.max_token_length)
+            raise ContextLengthError(
+                f"This model's context has {self._limits.max_model_len} tokens, but the prompt has at least {least}.",
+                param=param,
+            )
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def _check_prompt_length(self, num_tokens: int, param: str) -> None:
+        """At least one position must be left for the answer."""
+        if num_tokens >= self._limits.max_model_len:
+            raise ContextLengthError(
+                f"This model's context has {self._limits.max_model_len} tokens, prompt and answer together, but the "
+                f"prompt alone has {num_tokens}.",
+                param=param,
+            )
+
+    def _check_token_ids(self, token_ids: Sequence[object], param: str) -> None:
+        vocab_size = self._limits.vocab_size
+        for token_id in token_ids:
+            if not isinstance(token_id, int) or isinstance(token_id, bool):
+                raise InvalidParameterError("A prompt of token ids must hold integers only.", param=param)
+            if not 0 <= token_id < vocab_size:
+                raise InvalidParameterError(f"Token ids must be between 0 and {vocab_size - 1}.", param=param)
+
+    def _answer_length(self, params: SamplingParams, num_prompt_tokens: int, param: str) -> int:
+        """max_tokens, by default what the context leaves. As with OpenAI and vLLM, a wish for more than that is refused
+        and not cut."""
+        left = self._limits.max_model_len - num_prompt_tokens
+        if params.max_tokens is None:
+            return left
+        if params.max_tokens > left:
+            raise ContextLengthError(
+                f"This model's context has {self._limits.max_model_len} tokens, prompt and answer together, but "
+                f"{num_prompt_tokens + params.max_tokens} are asked for: {num_prompt_tokens} in the prompt and "
+                f"{params.max_tokens} in the answer.",
+                param=param,
+            )
+        return params.max_tokens
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of one choice of a request: the first has the request's own, the others a hash of it and their index.
+
+    So `n=2` gives what two requests with these seeds give. Blake2b (RFC 7693) over both as 8 little-endian bytes."""
+    if index == 0:
+        return seed
+    message = seed.to_bytes(8, "little", signed=True) + index.to_bytes(8, "little")
+    digest = hashlib.blake2b(message, digest_size=8, person=b"choice seed").digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _param_of(prompt: Prompt) -> str:
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+
+
+def _chat_template(tokenizer: Tokenizer, max_characters: int) -> ChatTemplate | None:
+    facts = tokenizer.facts
+    if facts.chat_template is None:
+        return None
+    return ChatTemplate(facts.chat_template, facts.template_variables, max_characters=max_characters)

@@ -1,0 +1,26 @@
+"""What one round of outputs was, in numbers: written by the output processor, read by `metrics`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.contracts.engine import FinishReason
+
+
+class FinishedRequestStats(msgspec.Struct, frozen=True):
+    """One sequence that has ended. `e2e_latency` is in seconds since the request arrived."""
+
+    finish_reason: FinishReason
+    num_prompt_tokens: int
+    num_generation_tokens: int
+    e2e_latency: float
+
+
+class IterationStats(msgspec.Struct):
+    """Times are in seconds."""
+
+    num_prompt_tokens: int = 0  # prompts whose first token came
+    num_generation_tokens: int = 0
+    times_to_first_token: list[float] = msgspec.field(default_factory=list)
+    inter_token_latencies: list[float] = msgspec.field(default_factory=list)
+    finished: list[FinishedRequestStats] = msgspec.field(default_factory=list)
