@@ -25,9 +25,9 @@ PATIENCE_S = 60.0  # for what should take a second or two, on a machine that is 
 class Server:
     """`python -m headrace serve ...` on a free port. Reads stderr as it comes; ends only what it has started."""
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *args: str, port: str = "0", env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "headrace", "serve", *args, "--port", "0"],
+            [sys.executable, "-m", "headrace", "serve", *args, "--port", port],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -1,0 +1,59 @@
+"""Every rule that joins more than one setting, and the flags' bounds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.config.engine_config import EngineConfig
+from headrace.config.resolve import resolve
+from headrace.errors import ConfigError
+from tests.tiny_model import TINY_CONFIG
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY_CONFIG))
+    return str(folder)
+
+
+def test_defaults(model):
+    config = resolve(EngineConfig(model=model))
+    assert config.model.served_model_name == "tiny"
+    assert config.model.max_model_len == 8192
+    assert config.model.tokenizer == model
+    assert config.worker.backend == "numpy"
+    assert config.scheduler.max_num_batched_tokens == 64
+    assert config.limits.vocab_size == 49152
+
+
+def test_budget_has_room_for_every_running_request(model):
+    assert resolve(EngineConfig(model=model, max_num_seqs=200)).scheduler.max_num_batched_tokens == 200
+    with pytest.raises(ConfigError, match=r"--max-num-batched-tokens: 16 is less than --max-num-seqs \(32\)"):
+        resolve(EngineConfig(model=model, max_num_seqs=32, max_num_batched_tokens=16))
+
+
+def test_context_is_bounded_by_the_model(model):
+    assert resolve(EngineConfig(model=model, max_model_len=100)).limits.max_model_len == 100
+    with pytest.raises(ConfigError, match="--max-model-len: 9000 is more than the 8192 positions"):
+        resolve(EngineConfig(model=model, max_model_len=9000))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_flag(model, host):
+    assert resolve(EngineConfig(model=model, host=host)).server.host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+def test_a_public_address_is_refused_unless_forced(model, host):
+    with pytest.raises(ConfigError, match="--allow-unauthenticated"):
+        resolve(EngineConfig(model=model, host=host))
+    assert resolve(EngineConfig(model=model, host=host, allow_unauthenticated=True)).server.host == host
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere"):
+        resolve(EngineConfig(model=str(tmp_path / "nowhere")))
