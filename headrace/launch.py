@@ -5,18 +5,17 @@
 
 In order: the socket is opened first, so that a client who comes early waits in the kernel's queue and is not refused.
 Both children are started at once, and while they import, the configuration is resolved; it goes to each as the first
-frame on its control channel. The API server binds its ZeroMQ sockets and says where; the launcher tells the engine core.
-When both are ready, the table of phases and the memory plan are printed.
+frame on its control channel. The API server binds its ZeroMQ sockets and says where; the launcher tells the engine
+core. When both are ready, the table of phases and the memory plan are printed.
 
 From then on it waits for three things. SIGTERM or SIGINT: the API server drains, then the engine core; exit status 0.
-A second signal: everything is killed at once. A child that ends unasked: the cause goes to stderr, the others get a moment
-for their last words and are killed; exit status 1. Only the standard library and msgspec are imported here.
+A second signal: everything is killed at once. A child that ends unasked: the cause goes to stderr, the others get a
+moment for their last words and are killed; exit status 1. Only the standard library and msgspec are imported here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
 import socket
@@ -24,7 +23,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 

@@ -47,7 +47,11 @@ def packages() -> Iterator[Line]:
     try:
         requirements = importlib.metadata.requires("headrace") or []
     except importlib.metadata.PackageNotFoundError:
-        yield False, "installation", "headrace runs from a source folder that is not installed; pip install -e . does it"
+        yield (
+            False,
+            "installation",
+            "headrace runs from a source folder that is not installed; pip install -e . does it",
+        )
         return
     for requirement in requirements:
         if "extra ==" in requirement:

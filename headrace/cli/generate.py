@@ -13,10 +13,17 @@ from headrace.errors import HeadraceError
 def run(argv: Sequence[str]) -> int:
     parser = config_parser("headrace generate", "Continue prompts, without a server.", without=SERVER_FIELDS)
     parser.add_argument(
-        "--prompt", action="append", metavar="TEXT", help="A prompt; may be given several times. Default: standard input."
+        "--prompt",
+        action="append",
+        metavar="TEXT",
+        help="A prompt; may be given several times. Default: standard input.",
     )
-    parser.add_argument("--chat", action="store_true", help="Take each prompt as a user's message, through the template.")
-    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="Most tokens of an answer. Default: 128.")
+    parser.add_argument(
+        "--chat", action="store_true", help="Take each prompt as a user's message, through the template."
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=128, metavar="N", help="Most tokens of an answer. Default: 128."
+    )
     parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy. Default: 0.")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="X", help="Nucleus of probability. Default: 1.")
     parser.add_argument("--top-k", type=int, default=0, metavar="N", help="Most probable tokens; 0 is all. Default: 0.")

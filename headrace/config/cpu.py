@@ -1,4 +1,4 @@
-"""How much of this machine is ours: cores by affinity and cgroup quota, memory by cgroup limit. Linux; elsewhere all."""
+"""How much of this machine is ours: cores by affinity and cgroup quota, memory by its limit. Linux; elsewhere all."""
 
 from __future__ import annotations
 

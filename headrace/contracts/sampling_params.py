@@ -42,7 +42,7 @@ MAX_COUNT = 2**31 - 1  # for counts that nothing else bounds: they must fit ever
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Sampling parameters, with the names and meanings that the field has given them.
 
-    Unknown to the engine core: `n`, `stop`, `skip_special_tokens`, `detokenize`, `output_kind` (`for_core` clears them).
+    `for_core` clears what the engine core does not know: `n`, `stop` and everything else about text.
     """
 
     n: int = 1
@@ -65,7 +65,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
         return self.temperature == 0.0
 
     def check(self, limits: SamplingLimits) -> None:
-        """Raise `InvalidParameterError` for the first field that is out of bounds. Both HTTP and offline use call it."""
+        """Raise `InvalidParameterError` for the first field that is out of bounds. HTTP and offline use both call it."""
         check_integer("n", self.n, 1, limits.max_n)
         check_number("temperature", self.temperature, 0.0, 2.0)
         check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)

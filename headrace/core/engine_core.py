@@ -25,7 +25,9 @@ from headrace.errors import RequestError
 class EngineCore:
     """The scheduler and the workers under it. One thread calls everything but `prepare`."""
 
-    def __init__(self, config: HeadraceConfig, executor: Executor, *, engine_index: int = 0, incarnation: int = 0) -> None:
+    def __init__(
+        self, config: HeadraceConfig, executor: Executor, *, engine_index: int = 0, incarnation: int = 0
+    ) -> None:
         """Loads nothing: `start` does. `incarnation` tells this engine core from one that died before it."""
         self.engine_index = engine_index
         self.incarnation = incarnation

@@ -74,9 +74,7 @@ class EngineCoreProc:
         self._ready_socket = self._context.socket(zmq.PAIR)
         self._ready_socket.bind(READY_ADDRESS)
         executor = import_by_name(self.config.worker.executor)(self.config)
-        self.core = EngineCore(
-            self.config, executor, engine_index=self.engine_index, incarnation=self.incarnation
-        )
+        self.core = EngineCore(self.config, executor, engine_index=self.engine_index, incarnation=self.incarnation)
         self._output_thread = threading.Thread(target=self._run_output, name="output", daemon=True)
         self._input_thread = threading.Thread(target=self._run_input, name="input", daemon=True)
 

@@ -12,7 +12,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -58,7 +59,7 @@ class APIServer:
         self._http = HTTPServer(http_settings(build_app(self._llm, process.config)))
         self._launcher.tell(Phase("api", "tokenizer, routes", began, time.monotonic()))
         self._tasks: set[asyncio.Task[None]] = set()
-        self._launcher.listen(lambda message: loop.call_soon_threadsafe(self._on_launcher_message, message))
+        self._launcher.listen(partial(loop.call_soon_threadsafe, self._on_launcher_message))
         self._launcher.tell(ChildReady())
         try:
             await self._http.serve(sockets=[self._sock])
@@ -89,8 +90,8 @@ class APIServer:
                 await self._llm.wait_until_idle()
         self._http.should_exit = True
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -27,7 +27,9 @@ PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 _PR_SET_PDEATHSIG = 1
 
 
-def start_child(module: str, title: str, extra_fds: Sequence[int] = ()) -> tuple[subprocess.Popen[bytes], ControlChannel]:
+def start_child(
+    module: str, title: str, extra_fds: Sequence[int] = ()
+) -> tuple[subprocess.Popen[bytes], ControlChannel]:
     """Start `python -m module TITLE CONTROL_FD EXTRA_FD...`. Call from the main thread: PR_SET_PDEATHSIG follows the
     thread that forked."""
     ours, theirs = channel_pair()
@@ -66,7 +68,7 @@ class Launcher:
     def tell(self, message: ChildMessage) -> None:
         self._channel.send(self._sends.encode(message))
 
-    def listen(self, on_message: Callable[[LauncherMessage], None]) -> None:
+    def listen(self, on_message: Callable[[LauncherMessage], object]) -> None:
         """From now on call `on_message` for each message, in a thread of its own, and end this process at once when the
         launcher is gone."""
 

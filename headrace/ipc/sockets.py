@@ -1,8 +1,8 @@
 """ZeroMQ sockets between front ends and engine cores.
 
-Each front end binds two: a ROUTER that its requests leave by, and a PULL where outputs arrive. Engine cores connect. The
-addresses are unix sockets in the run's private folder, or loopback TCP with CURVE: there the server's public key, which
-travels only over control channels, is the ticket.
+Each front end binds two: a ROUTER that its requests leave by, and a PULL where outputs arrive. Engine cores connect.
+The addresses are unix sockets in the run's private folder, or loopback TCP with CURVE: there the server's public key,
+which travels only over control channels, is the ticket.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Keys(msgspec.Struct, frozen=True):
         return cls(public.decode(), secret.decode())
 
 
-def bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, run_dir: Path, name: str, keys: Keys | None) -> tuple[zmq.Socket[bytes], Endpoint]:
+def bind(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, run_dir: Path, name: str, keys: Keys | None
+) -> tuple[zmq.Socket[bytes], Endpoint]:
     """Bind a socket under a name of this run; with `keys`, on loopback TCP at a free port."""
     sock = _socket(context, kind)
     if keys is None:
@@ -42,7 +44,9 @@ def bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, run_dir: Path, name
     return sock, Endpoint(sock.get_string(zmq.LAST_ENDPOINT), keys.public)
 
 
-def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: Endpoint, identity: bytes | None = None) -> zmq.Socket[bytes]:
+def connect(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: Endpoint, identity: bytes | None = None
+) -> zmq.Socket[bytes]:
     sock = _socket(context, kind)
     if identity is not None:
         sock.identity = identity

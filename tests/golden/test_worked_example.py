@@ -1,6 +1,7 @@
 """The worked example of the documentation: prompt 32, block size 16, max_tokens 10, alone.
 
-One prefill and nine decode forwards, 41 KV positions, 3 blocks; the first sampled token (index 32) goes to block 2, slot 0.
+One prefill and nine decode forwards, 41 KV positions, 3 blocks; the first sampled token (index 32) goes to block 2,
+slot 0.
 """
 
 from __future__ import annotations

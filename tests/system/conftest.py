@@ -12,6 +12,7 @@ from headrace.config.model_files import locate_model
 from tests.system.server import Server
 from tests.tiny_model import TINY_CONFIG
 
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny"
@@ -28,7 +29,17 @@ def start_server(tiny_model: Path) -> Iterator[Callable[..., Server]]:
     def start(*flags: str, **options: object) -> Server:
         tokenizer = str(locate_model(""))
         servers.append(
-            Server(str(tiny_model), "--load-format", "dummy", "--tokenizer", tokenizer, "--max-model-len", "256", *flags, **options)
+            Server(
+                str(tiny_model),
+                "--load-format",
+                "dummy",
+                "--tokenizer",
+                tokenizer,
+                "--max-model-len",
+                "256",
+                *flags,
+                **options,
+            )
         )
         return servers[-1]
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -192,7 +193,7 @@ def test_idle_uses_no_cpu(start_server):
     pids = server.processes().values()
 
     def ticks() -> int:
-        fields = [open(f"/proc/{pid}/stat").read().rpartition(")")[2].split() for pid in pids]
+        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
         return sum(int(f[11]) + int(f[12]) for f in fields)
 
     before = ticks()

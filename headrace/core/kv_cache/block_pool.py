@@ -68,7 +68,7 @@ class BlockPool:
                 self._free[block_id] = None
 
     def register(self, block_id: int, block_hash: BlockHash) -> None:
-        """Make a full block findable. Where another block has the same content already, that one stays the known one."""
+        """Make a full block findable. Where another block has the same content already, that one stays known."""
         if self.enable_caching and block_hash not in self._cached:
             self._cached[block_hash] = block_id
             self._hashes[block_id] = block_hash

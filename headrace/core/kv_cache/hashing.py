@@ -24,13 +24,15 @@ def root_hash(cache_salt: str | None) -> BlockHash:
 
 def hash_block(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
     """The hash of one full block after `parent`."""
-    return blake2b(parent + array("I", token_ids).tobytes(), digest_size=_HASH_BYTES, person=b"headrace kv blk").digest()
+    return blake2b(
+        parent + array("I", token_ids).tobytes(), digest_size=_HASH_BYTES, person=b"headrace kv blk"
+    ).digest()
 
 
 def extend_block_hashes(
     hashes: list[BlockHash], root: BlockHash, token_ids: Sequence[int], block_size: int, num_tokens: int
 ) -> None:
-    """Append to `hashes` the hashes of all blocks that the first `num_tokens` tokens fill and that are not there yet."""
+    """Append to `hashes` those of all blocks that the first `num_tokens` tokens fill and that are not there yet."""
     parent = hashes[-1] if hashes else root
     for start in range(len(hashes) * block_size, num_tokens - block_size + 1, block_size):
         parent = hash_block(parent, token_ids[start : start + block_size])

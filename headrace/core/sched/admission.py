@@ -1,4 +1,4 @@
-"""The second wall: whatever the front end let through, a request that could harm the step loop or never run ends here."""
+"""The second wall: whatever the front end let through, a request that could never run or do harm ends here."""
 
 from __future__ import annotations
 

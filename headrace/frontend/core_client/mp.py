@@ -26,7 +26,7 @@ from headrace.contracts.engine import (
     UtilityCall,
     UtilityOutput,
 )
-from headrace.contracts.lifecycle import Endpoint, EngineCoreReadyResponse, EngineHello, EngineInit
+from headrace.contracts.lifecycle import EngineCoreReadyResponse, EngineHello, EngineInit
 from headrace.errors import EngineDeadError, EngineError, ProtocolError
 from headrace.ipc.sockets import Keys, bind
 
@@ -134,7 +134,9 @@ class AsyncMPClient:
                 f"an engine core speaks protocol {hello.protocol_version}, this front end {PROTOCOL_VERSION}"
             )
         self._engine, self._incarnation = engine, hello.incarnation
-        self._send(EngineCoreRequestType.INIT, self._inits.encode(EngineInit(self._client_index, self._output_endpoint)))
+        self._send(
+            EngineCoreRequestType.INIT, self._inits.encode(EngineInit(self._client_index, self._output_endpoint))
+        )
 
     def _read_outputs(self) -> None:
         for data in receive_all(self._output.recv):

@@ -26,7 +26,9 @@ def test_every_field_has_a_flag_and_a_description():
 
 
 def test_values():
-    settings = parse("m.gguf", "--port", "8123", "--no-enable-prefix-caching", "--kv-cache-memory", "512M", "--shutdown-timeout", "2")
+    settings = parse(
+        "m.gguf", "--port", "8123", "--no-enable-prefix-caching", "--kv-cache-memory", "512M", "--shutdown-timeout", "2"
+    )
     assert settings == EngineConfig(
         model="m.gguf", port=8123, enable_prefix_caching=False, kv_cache_memory=512 * 2**20, shutdown_timeout=2.0
     )
