@@ -1,0 +1,1 @@
+"""The HTTP face: routes, bodies, errors and server-sent events over one `AsyncLLM`."""

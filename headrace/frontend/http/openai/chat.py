@@ -1,0 +1,122 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.config.resolved import HeadraceConfig
+from headrace.contracts.sampling_params import MAX_COUNT, SamplingParams, check_integer
+from headrace.frontend.async_llm import AsyncLLM
+from headrace.frontend.http.connection import read_json_body, until_disconnect
+from headrace.frontend.http.openai.protocol import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+    ChatDelta,
+    ChatMessage,
+    Usage,
+)
+from headrace.frontend.http.openai.request_body import parse_request, sampling_params_of, wants_usage
+from headrace.frontend.http.openai.unsupported import CHAT
+from headrace.frontend.http.sse import DONE, EventStream, event
+from headrace.frontend.input_processor import ChatPrompt
+from headrace.frontend.request_output import CompletionOutput, RequestOutput
+
+
+class ChatCompletions:
+    """The route. A streamed answer begins when its first token is there: until then an error is an HTTP status."""
+
+    def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
+        self._llm = llm
+        self._model = config.model.served_model_name
+        self._max_body_bytes = config.limits.max_body_bytes
+
+    async def post(self, request: Request) -> Response:
+        body = await read_json_body(request, self._max_body_bytes)
+        chat = parse_request(body, ChatCompletionRequest, CHAT, self._model)
+        prepared = await self._llm.prepare(ChatPrompt(chat.messages), _sampling_params(chat))
+        answer = _Answer(f"chatcmpl-{prepared.label}", self._model)
+        outputs = self._llm.generate(prepared)
+        if chat.stream:
+            first = await until_disconnect(request.receive, anext(outputs))
+            return EventStream(answer.events(first, outputs, with_usage=wants_usage(chat)))
+        whole = await until_disconnect(request.receive, answer.whole(outputs))
+        return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+def _sampling_params(chat: ChatCompletionRequest) -> SamplingParams:
+    if chat.max_completion_tokens is None:
+        return sampling_params_of(chat, chat.max_tokens)
+    check_integer("max_completion_tokens", chat.max_completion_tokens, 1, MAX_COUNT)
+    return sampling_params_of(chat, chat.max_completion_tokens)
+
+
+class _Answer:
+    """One answer in the making: its id, and the shapes that the outputs take."""
+
+    def __init__(self, completion_id: str, model: str) -> None:
+        self._id = completion_id
+        self._model = model
+        self._created = int(time.time())
+
+    async def whole(self, outputs: AsyncGenerator[RequestOutput, None]) -> ChatCompletion:
+        async with aclosing(outputs):
+            output = await anext(outputs)  # the only one: FINAL_ONLY has all choices in it
+        choices = [
+            ChatChoice(choice.index, ChatMessage("assistant", choice.text), None, choice.finish_reason)
+            for choice in output.outputs
+        ]
+        usage = _usage(output, sum(len(choice.token_ids) for choice in output.outputs))
+        return ChatCompletion(self._id, "chat.completion", self._created, self._model, choices, usage)
+
+    async def events(
+        self, first: RequestOutput, later: AsyncGenerator[RequestOutput, None], *, with_usage: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """For each choice: the role, pieces of text, and an empty piece with the finish reason. Then, if asked for, one
+        chunk without choices that has the usage."""
+        usage = None if with_usage else UNSET
+        begun: set[int] = set()
+        num_generated = 0
+        async with aclosing(later):
+            output = first
+            while True:
+                for choice in output.outputs:
+                    num_generated += len(choice.token_ids)
+                    for chunk_choice in _chunk_choices(choice, begun):
+                        yield event(self._chunk([chunk_choice], usage))
+                if output.finished:
+                    break
+                output = await anext(later)
+        if with_usage:
+            yield event(self._chunk([], _usage(output, num_generated)))
+        yield DONE
+
+    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | None | msgspec.UnsetType) -> ChatCompletionChunk:
+        return ChatCompletionChunk(self._id, "chat.completion.chunk", self._created, self._model, choices, usage)
+
+
+def _chunk_choices(choice: CompletionOutput, begun: set[int]) -> list[ChatChunkChoice]:
+    """The pieces that tell of this output. `begun` are the choices whose role has been told."""
+    pieces: list[ChatChunkChoice] = []
+    if choice.index not in begun:
+        begun.add(choice.index)
+        pieces.append(ChatChunkChoice(choice.index, ChatDelta("assistant", ""), None, None))
+    if choice.text:
+        pieces.append(ChatChunkChoice(choice.index, ChatDelta(content=choice.text), None, None))
+    if choice.finish_reason is not None:
+        pieces.append(ChatChunkChoice(choice.index, ChatDelta(), None, choice.finish_reason))
+    return pieces
+
+
+def _usage(output: RequestOutput, num_generated: int) -> Usage:
+    num_prompt = len(output.prompt_token_ids)
+    return Usage(num_prompt, num_generated, num_prompt + num_generated)

@@ -1,0 +1,138 @@
+"""POST /v1/completions: one or several prompts, each with `n` choices. The choices of prompt `p` are numbered from
+`p * n` on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.config.limits import Limits
+from headrace.config.resolved import HeadraceConfig
+from headrace.contracts.sampling_params import SamplingParams
+from headrace.errors import InvalidParameterError
+from headrace.frontend.async_llm import AsyncLLM
+from headrace.frontend.http.connection import read_json_body, until_disconnect
+from headrace.frontend.http.merge import merge
+from headrace.frontend.http.openai.protocol import Completion, CompletionChoice, CompletionRequest, Usage
+from headrace.frontend.http.openai.request_body import parse_request, sampling_params_of, wants_usage
+from headrace.frontend.http.openai.unsupported import COMPLETIONS
+from headrace.frontend.http.sse import DONE, EventStream, event
+from headrace.frontend.input_processor import PreparedRequest
+from headrace.frontend.request_output import RequestOutput
+
+Outputs = AsyncGenerator[tuple[int, RequestOutput], None]  # each with the place of its prompt
+
+
+class Completions:
+    """The route. A streamed answer begins when its first token is there: until then an error is an HTTP status."""
+
+    def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
+        self._llm = llm
+        self._model = config.model.served_model_name
+        self._limits = config.limits
+
+    async def post(self, request: Request) -> Response:
+        body = await read_json_body(request, self._limits.max_body_bytes)
+        completion = parse_request(body, CompletionRequest, COMPLETIONS, self._model)
+        params = sampling_params_of(completion, completion.max_tokens)
+        params.check(self._limits)
+        prompts = _split_prompts(completion.prompt)
+        _check_number_of_choices(len(prompts), params, completion.best_of, self._limits)
+        prepared = [await self._llm.prepare(prompt, params) for prompt in prompts]
+        answer = _Answer(prepared, self._model)
+        outputs = merge([self._llm.generate(one) for one in prepared])
+        if completion.stream:
+            first = await until_disconnect(request.receive, anext(outputs))
+            return EventStream(answer.events(first, outputs, with_usage=wants_usage(completion)))
+        whole = await until_disconnect(request.receive, answer.whole(outputs))
+        return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+class _Answer:
+    """One answer in the making: its id, and the shapes that the outputs take."""
+
+    def __init__(self, prepared: Sequence[PreparedRequest], model: str) -> None:
+        self._id = f"cmpl-{prepared[0].label}"
+        self._model = model
+        self._created = int(time.time())
+        self._n = prepared[0].params.n
+        self._num_prompts = len(prepared)
+        self._num_prompt_tokens = sum(len(one.prompt_token_ids) for one in prepared)
+        self._num_generated = 0
+
+    async def whole(self, outputs: Outputs) -> Completion:
+        choices: list[CompletionChoice] = []
+        async with aclosing(outputs):
+            async for place, output in outputs:
+                choices += self._choices(place, output)
+        choices.sort(key=lambda choice: choice.index)
+        return self._completion(choices, self._usage())
+
+    async def events(
+        self, first: tuple[int, RequestOutput], later: Outputs, *, with_usage: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """Pieces of text, the last of each choice with its finish reason. Then, if asked for, one chunk without choices
+        that has the usage."""
+        usage = None if with_usage else UNSET
+        num_open = self._num_prompts
+        async with aclosing(later):
+            place, output = first
+            while True:
+                for choice in self._choices(place, output):
+                    if choice.text or choice.finish_reason is not None:
+                        yield event(self._completion([choice], usage))
+                num_open -= output.finished
+                if not num_open:
+                    break
+                place, output = await anext(later)
+        if with_usage:
+            yield event(self._completion([], self._usage()))
+        yield DONE
+
+    def _choices(self, place: int, output: RequestOutput) -> list[CompletionChoice]:
+        self._num_generated += sum(len(choice.token_ids) for choice in output.outputs)
+        return [
+            CompletionChoice(place * self._n + choice.index, choice.text, None, choice.finish_reason)
+            for choice in output.outputs
+        ]
+
+    def _usage(self) -> Usage:
+        return Usage(self._num_prompt_tokens, self._num_generated, self._num_prompt_tokens + self._num_generated)
+
+    def _completion(
+        self, choices: list[CompletionChoice], usage: Usage | None | msgspec.UnsetType
+    ) -> Completion:
+        return Completion(self._id, "text_completion", self._created, self._model, choices, usage)
+
+
+def _split_prompts(prompt: str | list[Any]) -> list[str | list[int]]:
+    """The four forms of `prompt` as a list of texts or of token id lists, whose ids are not checked yet."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidParameterError("The prompt is empty.", param="prompt")
+    if isinstance(prompt[0], int):
+        return [prompt]
+    kind = type(prompt[0])
+    if kind not in (str, list) or any(type(entry) is not kind for entry in prompt):
+        raise InvalidParameterError(
+            "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids.",
+            param="prompt",
+        )
+    return prompt
+
+
+def _check_number_of_choices(num_prompts: int, params: SamplingParams, best_of: int | None, limits: Limits) -> None:
+    if best_of is not None and best_of != params.n:
+        raise InvalidParameterError("best_of is not supported unless it equals n.", param="best_of")
+    if num_prompts * params.n > limits.max_prompts:
+        raise InvalidParameterError(
+            f"prompt may have at most {limits.max_prompts} entries, multiplied by n.", param="prompt"
+        )

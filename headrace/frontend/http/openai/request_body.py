@@ -1,0 +1,81 @@
+"""From the bytes of a body to a typed request, and from that to `SamplingParams`."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from headrace.contracts.sampling_params import OutputKind, SamplingParams
+from headrace.errors import InvalidParameterError, ModelNotFoundError
+from headrace.frontend.http.openai.protocol import GenerationRequest
+from headrace.frontend.http.openai.unsupported import Neutral, refuse_unsupported, warn_of_misspelt
+
+R = TypeVar("R", bound=GenerationRequest)
+
+_SAMPLING_FIELDS = (
+    "n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "skip_special_tokens",
+    "include_stop_str_in_output",
+)  # fmt: skip
+_ERROR_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*?)`)?$", re.DOTALL)
+_MISSING_FIELD = re.compile(r"missing required field `(\w+)`")
+
+
+def parse_request(body: bytes, kind: type[R], neutral: Neutral, served_model_name: str) -> R:
+    """Raises `InvalidParameterError` with the path of the first field that is wrong, or `ModelNotFoundError`.
+
+    NaN, Infinity and numbers that no float holds are no JSON and are refused like any other malformed body."""
+    fields = _decode(body)
+    refuse_unsupported(fields, neutral)
+    warn_of_misspelt(fields, kind.__struct_fields__, neutral)
+    try:
+        request = msgspec.convert(fields, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise _invalid_field(str(error)) from None
+    if request.model and request.model != served_model_name:
+        raise ModelNotFoundError("There is no such model here; GET /v1/models lists what there is.", param="model")
+    if request.stream_options is not None and not request.stream:
+        raise InvalidParameterError("stream_options is only allowed with stream.", param="stream_options")
+    return request
+
+
+def sampling_params_of(request: GenerationRequest, max_tokens: int | None) -> SamplingParams:
+    """Fields that are absent or null get `SamplingParams`' defaults. Not checked yet."""
+    given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(request, name)) is not None}
+    stop = () if request.stop is None else request.stop
+    return SamplingParams(
+        **given,
+        max_tokens=max_tokens,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=tuple(request.stop_token_ids or ()),
+        output_kind=OutputKind.DELTA if request.stream else OutputKind.FINAL_ONLY,
+    )
+
+
+def wants_usage(request: GenerationRequest) -> bool:
+    """Whether a stream has to end with a chunk of usage."""
+    return request.stream_options is not None and bool(request.stream_options.include_usage)
+
+
+def _decode(body: bytes) -> dict[str, object]:
+    try:
+        fields = msgspec.json.decode(body)
+    except RecursionError:
+        raise InvalidParameterError("The body is nested too deeply.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InvalidParameterError("The body is not valid JSON.") from None
+    if not isinstance(fields, dict):
+        raise InvalidParameterError("The body must be a JSON object.")
+    return fields
+
+
+def _invalid_field(description: str) -> InvalidParameterError:
+    """msgspec's words, "Expected `int | null`, got `str` - at `$.n`", as an error of field `n`."""
+    match = _ERROR_PATH.match(description)
+    what, path = (match["what"], match["path"]) if match else ("It has a wrong type", None)
+    missing = _MISSING_FIELD.search(what)
+    if missing:
+        path = f"{path}.{missing[1]}" if path else missing[1]
+        return InvalidParameterError(f"{path} is required.", param=path)
+    return InvalidParameterError(f"{path}: {what}." if path else f"{what}.", param=path or None)

@@ -1,0 +1,56 @@
+"""Routes for operators: is it alive, is it ready, what version, how busy."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from headrace import __version__
+from headrace.errors import EngineDeadError, ServiceUnavailableError
+from headrace.frontend.async_llm import AsyncLLM
+from headrace.frontend.http.errors import error_response
+from headrace.frontend.metrics import CONTENT_TYPE
+
+OK = b"{}"
+
+
+class Operations:
+    """/live: this process answers. /health: the engine is not known to be dead. /ready: send requests here."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+
+    async def live(self) -> Response:
+        return _json(OK)
+
+    async def health(self) -> Response:
+        if self._llm.is_dead:
+            return error_response(_Unhealthy("The engine is gone."))
+        return _json(OK)
+
+    async def ready(self) -> Response:
+        if self._llm.is_ready:
+            return _json(OK)
+        if self._llm.is_dead:
+            reason = "The engine is gone."
+        elif self._llm.is_draining:
+            reason = "The server is shutting down."
+        else:
+            reason = "The engine is still loading."
+        return error_response(ServiceUnavailableError(reason))
+
+    async def version(self) -> Response:
+        return _json(msgspec.json.encode({"version": __version__}))
+
+    async def metrics(self) -> Response:
+        return Response(self._llm.metrics.render(), media_type=CONTENT_TYPE)
+
+
+class _Unhealthy(EngineDeadError):
+    """To probes a dead engine is a server that is not available: another one may be."""
+
+    status = 503
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
