@@ -1,0 +1,1 @@
+"""Devices, each with the same faces (`model.ops.Backend`). Named by import string, never imported statically."""

@@ -1,0 +1,122 @@
+"""Weights and KV cache as float32 arrays, and how many bytes they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.backends.numpy.dequantize import dequantize_into
+from headrace.model.ops import AttentionSpec, StepShape, StoredTensor
+
+Float32 = NDArray[np.float32]
+FLOAT_BYTES = 4
+
+# Rows of a matrix that are multiplied while they are in the L2 cache; docs/adr/0001.
+PANEL_ROWS = 48
+
+# Attention reads keys and values in tiles of so many positions, and cuts a step into units no larger than this.
+TILE = 64
+MAX_UNIT_PAIRS = 1024  # pairs of a row and a tile, where a unit can be cut
+MIN_UNIT_ROWS = 16  # of one request, so that gathering keys stays cheap beside using them
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix, cut into panels. The cut depends on the number of rows alone, and so do the bits of a product."""
+
+    rows: Float32  # [out, in]
+
+    @property
+    def num_panels(self) -> int:
+        return self.rows.shape[0] // PANEL_ROWS
+
+    def panels(self, first: int, last: int) -> Float32:
+        """[last - first, PANEL_ROWS, in]: a view."""
+        return self.rows[first * PANEL_ROWS : last * PANEL_ROWS].reshape(last - first, PANEL_ROWS, self.rows.shape[1])
+
+    def remainder(self) -> Float32:
+        """[fewer than PANEL_ROWS, in]: the rows after the last whole panel, a view."""
+        return self.rows[self.num_panels * PANEL_ROWS :]
+
+
+@dataclass(frozen=True)
+class RopeTable:
+    """cos and sin of every angle, each [num_positions, dim / 2]; angles are computed in float64 and rounded once."""
+
+    cos: Float32
+    sin: Float32
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of one layer, each [num_kv_heads, num_blocks, block_size * head_dim].
+
+    Heads are outermost so that a block of one head is contiguous and a request's blocks are gathered by one `take`.
+    """
+
+    keys: Float32
+    values: Float32
+
+    def write(self, slots: NDArray[np.int32], k: Float32, v: Float32, head_dim: int) -> None:
+        """Store keys and values of n tokens, each [n, num_kv_heads * head_dim], in slots [n]."""
+        for cache, new in ((self.keys, k), (self.values, v)):
+            by_slot = cache.reshape(len(cache), -1, head_dim)
+            by_slot[:, slots] = new.reshape(len(new), len(cache), head_dim).swapaxes(0, 1)
+
+
+class NumpyMemory:
+    def __init__(self) -> None:
+        self.kv_caches: dict[int, KVCache] = {}  # layer -> its cache
+        self.block_size = 0
+
+    def pack_matrix(self, parts: Sequence[StoredTensor]) -> Matrix:
+        rows = np.empty((sum(part.shape[0] for part in parts), parts[0].shape[1]), np.float32)
+        start = 0
+        for part in parts:
+            dequantize_into(rows[start : start + part.shape[0]], part)
+            start += part.shape[0]
+        return Matrix(rows)
+
+    def pack_vector(self, part: StoredTensor) -> Float32:
+        vector = np.empty(part.shape, np.float32)
+        dequantize_into(vector, part)
+        return vector
+
+    def rope_table(self, base: float, dim: int, num_positions: int) -> RopeTable:
+        frequencies = base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+        angles = np.arange(num_positions, dtype=np.float64)[:, None] * frequencies
+        return RopeTable(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+
+    def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        for layer in layers:
+            shape = (layer.num_kv_heads, num_blocks, block_size * layer.head_dim)
+            # zeros, not empty: what is behind a request's last token is multiplied by zero and must be finite
+            self.kv_caches[layer.layer] = KVCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+
+    def matrix_bytes(self, rows: int, columns: int) -> int:
+        return rows * columns * FLOAT_BYTES
+
+    def vector_bytes(self, size: int) -> int:
+        return size * FLOAT_BYTES
+
+    def rope_bytes(self, dim: int, num_positions: int) -> int:
+        return num_positions * dim * FLOAT_BYTES
+
+    def kv_block_bytes(self, layers: Sequence[AttentionSpec], block_size: int) -> int:
+        return sum(2 * layer.num_kv_heads * layer.head_dim * block_size * FLOAT_BYTES for layer in layers)
+
+    def step_bytes(self, shape: StepShape) -> int:
+        """Activations of the widest moment of a layer, logits, and what the units of attention gather."""
+        widths = 4 * shape.hidden_size + 3 * shape.intermediate_size + 4 * shape.attention.num_heads * shape.attention.head_dim
+        gathered = 2 * shape.attention.num_kv_heads * shape.attention.head_dim * shape.max_model_len
+        scores = 3 * shape.attention.num_heads * max(MAX_UNIT_PAIRS * TILE, MIN_UNIT_ROWS * shape.max_model_len)
+        floats = (
+            shape.max_num_tokens * widths
+            + 2 * shape.max_num_requests * shape.vocab_size
+            + shape.num_threads * (2 * gathered + scores)
+        )
+        return floats * FLOAT_BYTES

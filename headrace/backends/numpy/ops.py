@@ -1,0 +1,113 @@
+"""The op set on numpy arrays, computed at once. Formulas and shapes: `model.ops.Ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.backends.numpy import linear
+from headrace.backends.numpy.attention import Unit, attend
+from headrace.backends.numpy.memory import Matrix, NumpyMemory, RopeTable
+from headrace.backends.numpy.threads import ThreadPool
+from headrace.model.ops import ActivationName, AttentionSpec, StepInputs
+
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+
+
+@dataclass
+class NumpyStep:
+    """A step's inputs, with what is derived from them once for all layers."""
+
+    inputs: StepInputs
+    units: list[Unit]
+    # id of a rope table -> its rows for this step's positions, each [n, 1, dim / 2]
+    rotations: dict[int, tuple[Float32, Float32]] = field(default_factory=dict)
+
+    @property
+    def token_ids(self) -> Int32:
+        return self.inputs.token_ids
+
+    @property
+    def sample_rows(self) -> Int32:
+        return self.inputs.sample_rows
+
+    def rotation(self, table: RopeTable) -> tuple[Float32, Float32]:
+        rows = self.rotations.get(id(table))
+        if rows is None:
+            positions = self.inputs.positions
+            rows = table.cos[positions][:, None], table.sin[positions][:, None]
+            self.rotations[id(table)] = rows
+        return rows
+
+
+class NumpyOps:
+    def __init__(self, memory: NumpyMemory, pool: ThreadPool) -> None:
+        self._memory = memory
+        self._pool = pool
+
+    def embed(self, token_ids: Int32, table: Matrix) -> Float32:
+        return table.rows[token_ids]
+
+    def rms_norm(self, x: Float32, weight: Float32, eps: float) -> Float32:
+        runs = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
+        mean = np.add.reduce(runs * runs, axis=-1, keepdims=True)
+        mean /= np.float32(len(weight))
+        mean += np.float32(eps)
+        out = runs / np.sqrt(mean, out=mean)
+        out *= weight
+        return out.reshape(x.shape)
+
+    def linear(self, x: Float32, weight: Matrix) -> Float32:
+        return linear.multiply(x, weight, self._pool)
+
+    def linear_residual(self, x: Float32, weight: Matrix, residual: Float32) -> Float32:
+        out = linear.multiply(x, weight, self._pool)
+        out += residual
+        return out
+
+    def gated_mlp(self, x: Float32, gate_up: Matrix, activation: ActivationName) -> Float32:
+        product = linear.multiply(x, gate_up, self._pool)
+        gate, up = np.split(product, 2, axis=1)
+        return _ACTIVATIONS[activation](gate, up)
+
+    def split(self, x: Float32, widths: Sequence[int]) -> tuple[Float32, ...]:
+        pieces, start = [], 0
+        for width in widths:
+            pieces.append(x[:, start : start + width])
+            start += width
+        return tuple(pieces)
+
+    def rope(self, x: Float32, table: RopeTable, step: NumpyStep) -> Float32:
+        cos, sin = step.rotation(table)
+        half = table.cos.shape[1]
+        heads = x.reshape(len(x), x.shape[1] // (2 * half), 2 * half)
+        first, second = heads[..., :half], heads[..., half:]
+        out = np.empty(heads.shape, np.float32)
+        np.subtract(first * cos, second * sin, out=out[..., :half])
+        np.add(second * cos, first * sin, out=out[..., half:])
+        return out.reshape(x.shape)
+
+    def paged_attention(
+        self, q: Float32, k: Float32, v: Float32, attention: AttentionSpec, step: NumpyStep
+    ) -> Float32:
+        cache = self._memory.kv_caches[attention.layer]
+        cache.write(step.inputs.slots, k, v, attention.head_dim)
+        return attend(q, cache, attention, step.units, self._memory.block_size, self._pool)
+
+    def take_rows(self, x: Float32, rows: Int32) -> Float32:
+        return x[rows]
+
+
+def _silu_times(gate: Float32, up: Float32) -> Float32:
+    out = np.exp(-gate)
+    out += np.float32(1)
+    np.divide(gate, out, out=out)
+    out *= up
+    return out
+
+
+_ACTIVATIONS = {"silu": _silu_times}

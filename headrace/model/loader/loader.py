@@ -1,0 +1,106 @@
+"""`load_program`: an architecture's weight list, read from a checkpoint and packed by a backend, several at a time."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from headrace.config.model_facts import ModelFacts
+from headrace.errors import ModelFormatError
+from headrace.model.loader.checkpoint import Checkpoint
+from headrace.model.ops import Memory, StoredTensor, Weight
+from headrace.model.registry import find_architecture
+from headrace.model.weights import CheckpointNames, MatrixSpec, Part, Program, RopeSpec, VectorSpec, WeightSpec
+
+
+def load_program(
+    facts: ModelFacts, checkpoint: Checkpoint, memory: Memory, *, num_positions: int, num_threads: int
+) -> Program:
+    """The model, ready to run. `num_positions` is the longest sequence that rope tables are made for.
+
+    Raises `ModelFormatError` for a tensor that is missing, of another shape, or there but unknown to the architecture;
+    `UnsupportedModelError` for a stored type that the backend does not read.
+    """
+    architecture = find_architecture(facts.architecture)
+    specs = architecture.weight_specs(facts)
+    reader = _Reader(facts, architecture.checkpoints[facts.checkpoint_format], checkpoint)
+    reader.refuse_unknown(specs)
+
+    def pack(spec: WeightSpec) -> Weight:
+        match spec:
+            case MatrixSpec():
+                return memory.pack_matrix([reader.read(part) for part in spec.parts])
+            case VectorSpec():
+                return memory.pack_vector(reader.read(Part(spec.name, (spec.size,))))
+            case RopeSpec():
+                return memory.rope_table(spec.base, spec.dim, num_positions)
+
+    # The largest first, so that no thread is left with one when the others have finished.
+    specs.sort(key=_num_elements, reverse=True)
+    with ThreadPoolExecutor(num_threads) as pool:
+        weights = dict(zip([spec.name for spec in specs], pool.map(pack, specs), strict=True))
+    return architecture(facts, weights)
+
+
+class _Reader:
+    """Finds parts in a checkpoint under the names that this kind of checkpoint has for them."""
+
+    def __init__(self, facts: ModelFacts, names: CheckpointNames, checkpoint: Checkpoint) -> None:
+        self._facts = facts
+        self._names = names
+        self._checkpoint = checkpoint
+        # rows of these parts are divided among so many heads
+        self._heads = {"layers.{}.q": facts.num_attention_heads, "layers.{}.k": facts.num_key_value_heads}
+
+    def read(self, part: Part) -> StoredTensor:
+        pattern, name = self._lookup(part.name)
+        tensor = self._checkpoint.tensor(name, part.shape)
+        return rows_to_halves(tensor, self._heads[pattern]) if pattern in self._names.interleaved else tensor
+
+    def refuse_unknown(self, specs: list[WeightSpec]) -> None:
+        """A tensor that no spec asks for would be left out of the arithmetic; refuse it, unless that is known to be right."""
+        wanted = {self._lookup(name)[1] for spec in specs for name in _part_names(spec)}
+        for name in self._checkpoint.names():
+            if name not in wanted and not any(re.fullmatch(pattern, name) for pattern in self._names.ignored):
+                raise ModelFormatError(
+                    f"{self._facts.path}: the tensor {name!r} is unknown to the architecture {self._facts.architecture!r}, "
+                    "and leaving it out would change the model"
+                )
+
+    def _lookup(self, part_name: str) -> tuple[str, str]:
+        """`layers.7.q` -> the pattern `layers.{}.q` and the name in the file."""
+        pattern = re.sub(r"\.(\d+)\.", ".{}.", part_name)
+        layer = re.search(r"\.(\d+)\.", part_name)
+        return pattern, self._names.names[pattern].format(layer.group(1) if layer else "")
+
+
+def rows_to_halves(tensor: StoredTensor, num_heads: int) -> StoredTensor:
+    """Rows of each head from pairs (0, 1), (2, 3), ... to halves: all first members of a pair, then all second ones.
+
+    Works on rows as stored, whatever their format: the bytes of a row stay together.
+    """
+    stored = np.frombuffer(tensor.data, np.uint8).reshape(num_heads, -1, 2, tensor.data.nbytes // tensor.shape[0])
+    halves = np.ascontiguousarray(stored.swapaxes(1, 2))
+    return StoredTensor(tensor.name, tensor.dtype, tensor.shape, halves.data.cast("B"))
+
+
+def _part_names(spec: WeightSpec) -> list[str]:
+    match spec:
+        case MatrixSpec():
+            return [part.name for part in spec.parts]
+        case VectorSpec():
+            return [spec.name]
+        case RopeSpec():
+            return []
+
+
+def _num_elements(spec: WeightSpec) -> int:
+    match spec:
+        case MatrixSpec():
+            return spec.shape[0] * spec.shape[1]
+        case VectorSpec():
+            return spec.size
+        case RopeSpec():
+            return 0

@@ -1,0 +1,236 @@
+"""The op set: the contract between models, which are programs over ops, and backends, which implement them.
+
+A program (`model/arch/`) is called once for each step, with a backend's `Ops` and its `Step`. What it passes around is
+opaque: on numpy and torch an `Activation` is an array and an op computes at once; on a recording backend it is a handle
+to a fixed buffer and an op appends a kernel call to a tape. A program may therefore neither look into an activation nor
+branch on anything but the model's facts. docs/adr/0002-op-set.md has the reasons, and the ops that other
+architectures will need.
+
+Shapes: every activation is two-dimensional, `[rows, width]`; heads lie side by side, `[num_tokens, heads * head_dim]`.
+Each row of a result depends on that row of the arguments alone (paged_attention: and on the request's own cached keys
+and values), bit for bit, whatever the other rows are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Int32Array: TypeAlias = NDArray[np.int32]
+    Float32Array: TypeAlias = NDArray[np.float32]
+    Float64Array: TypeAlias = NDArray[np.float64]
+
+Activation: TypeAlias = Any  # rows of numbers; only the backend that made it looks inside
+Weight: TypeAlias = Any  # a packed matrix, a vector or a rope table; likewise
+
+ActivationName = Literal["silu"]
+
+
+# ---- what a model is made of ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as a checkpoint holds it. Rows (the last dimension) of block formats are whole numbers of blocks."""
+
+    name: str  # in the file, for messages
+    dtype: str  # F32, F16, BF16, or a GGML block format such as Q4_1
+    shape: tuple[int, ...]
+    data: memoryview  # its bytes, row-major; usually mapped
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """One attention layer: how its queries see its keys, and what its cache holds for each token."""
+
+    layer: int
+    num_heads: int
+    num_kv_heads: int  # divides num_heads; query head h reads KV head h // (num_heads / num_kv_heads)
+    head_dim: int
+    scale: float  # factor on q . k before the softmax
+    kv_group: int = 0  # layers of one group share block tables
+
+
+# ---- what a step is made of -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """One step's batch, as the worker builds it. Requests lie one after another; prefill and decode mix freely.
+
+    The KV of position p of request r is in slot `block_tables[r, p // block_size] * block_size + p % block_size`.
+    """
+
+    token_ids: Int32Array  # [num_tokens]
+    positions: Int32Array  # [num_tokens], from the start of the token's own request
+    slots: Int32Array  # [num_tokens], where this step's keys and values are written
+    query_starts: Int32Array  # [num_requests + 1], request r has tokens query_starts[r] to query_starts[r + 1]
+    context_lens: Int32Array  # [num_requests], tokens with KV once this step's are written
+    block_tables: Int32Array  # [num_requests, at least the blocks of the longest context]
+    sample_rows: Int32Array  # [num_samples], the tokens whose logits are wanted
+
+
+class Step(Protocol):
+    """A backend's form of `StepInputs`. A program passes it on and uses these two."""
+
+    @property
+    def token_ids(self) -> Activation: ...
+    @property
+    def sample_rows(self) -> Activation: ...
+
+
+class Ops(Protocol):
+    """What a program may call. `n` is num_tokens, or num_samples after `take_rows`."""
+
+    def embed(self, token_ids: Activation, table: Weight) -> Activation:
+        """Row token_ids[i] of table `[vocab, hidden]`: `[n]` -> `[n, hidden]`."""
+        ...
+
+    def rms_norm(self, x: Activation, weight: Weight, eps: float) -> Activation:
+        """x / sqrt(mean(x^2) + eps) * weight over each run of len(weight) elements: `[n, width]` -> `[n, width]`.
+
+        A weight of the row's width is the usual norm; one of head_dim normalises each head.
+        Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+        """
+        ...
+
+    def linear(self, x: Activation, weight: Weight) -> Activation:
+        """x @ weight.T with weight `[out, in]`: `[n, in]` -> `[n, out]`."""
+        ...
+
+    def linear_residual(self, x: Activation, weight: Weight, residual: Activation) -> Activation:
+        """residual + x @ weight.T: `[n, in]` -> `[n, out]`. Ends a row-parallel block: the all_reduce goes in here."""
+        ...
+
+    def gated_mlp(self, x: Activation, gate_up: Weight, activation: ActivationName) -> Activation:
+        """activation(x @ gate.T) * (x @ up.T), gate_up `[2 * inner, in]` with gate first: `[n, in]` -> `[n, inner]`.
+
+        silu(g) = g / (1 + exp(-g)). Source: Shazeer, GLU Variants Improve Transformer, 2020.
+        """
+        ...
+
+    def split(self, x: Activation, widths: Sequence[int]) -> tuple[Activation, ...]:
+        """Cut rows into pieces of these widths, which add up to the row's."""
+        ...
+
+    def rope(self, x: Activation, table: Weight, step: Step) -> Activation:
+        """Rotate each head of table's head_dim by the token's position: `[n, heads * head_dim]` -> the same.
+
+        Half-split order: with (a, b) = (x[i], x[i + dim/2]) of a head and t = position * base^(-2i/dim), the result
+        is (a cos t - b sin t, b cos t + a sin t). Source: Su et al., RoFormer, 2021.
+        """
+        ...
+
+    def paged_attention(
+        self, q: Activation, k: Activation, v: Activation, attention: AttentionSpec, step: Step
+    ) -> Activation:
+        """Write k and v to the step's slots, then softmax(scale * q . K + causal mask) V for each query head.
+
+        q `[n, num_heads * head_dim]`, k and v `[n, num_kv_heads * head_dim]` -> like q. K and V are always read from
+        the cache, those of this step too, through the block tables.
+        """
+        ...
+
+    def take_rows(self, x: Activation, rows: Activation) -> Activation:
+        """x[rows]: `[n, width]` -> `[len(rows), width]`."""
+        ...
+
+
+# ---- the other faces of a backend -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SamplingInputs:
+    """How each row of logits wants its token chosen; see `model/sampling/`. All `[num_samples]`."""
+
+    temperature: Float64Array  # 0 is greedy
+    top_k: Int32Array  # 0: off
+    top_p: Float64Array  # 1: off
+    min_p: Float64Array  # 0: off
+    uniform: Float64Array  # a random number in (0, 1), unused where greedy
+
+
+class Sampler(Protocol):
+    def sample(self, logits: Activation, inputs: SamplingInputs) -> Int32Array:
+        """One token id for each row of logits `[num_samples, vocab]`, in the order that the field has settled on.
+
+        Greedy takes the highest logit, the lowest id among equals. Else: divide by temperature; softmax; drop tokens
+        below min_p times the most probable; keep the top_k highest, with those equal to the last; of these keep the
+        fewest, most probable first, lower ids first among equals, whose sum reaches top_p of what is left; draw by
+        `uniform` from the inverse of their cumulated probability in the order of ids.
+        """
+        ...
+
+
+class Memory(Protocol):
+    """Weights and KV tensors. The `_bytes` methods are arithmetic, right before anything is allocated."""
+
+    def pack_matrix(self, parts: Sequence[StoredTensor]) -> Weight:
+        """One matrix of the parts' rows, one part below the other. Called from several threads at once.
+
+        Raises `UnsupportedModelError` for a dtype that the backend does not read.
+        """
+        ...
+
+    def pack_vector(self, part: StoredTensor) -> Weight: ...
+
+    def rope_table(self, base: float, dim: int, num_positions: int) -> Weight:
+        """Sines and cosines of every position, for heads of `dim` elements that are rotated whole."""
+        ...
+
+    def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None: ...
+
+    def matrix_bytes(self, rows: int, columns: int) -> int: ...
+
+    def vector_bytes(self, size: int) -> int: ...
+
+    def rope_bytes(self, dim: int, num_positions: int) -> int: ...
+
+    def kv_block_bytes(self, layers: Sequence[AttentionSpec], block_size: int) -> int: ...
+
+    def step_bytes(self, shape: StepShape) -> int:
+        """The most that a step needs beside weights and KV cache."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """The largest step, in the widths that decide its memory."""
+
+    max_num_tokens: int
+    max_num_requests: int
+    max_model_len: int
+    num_threads: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    attention: AttentionSpec  # of the widest layer
+
+
+class Backend(Protocol):
+    """A device with its faces. Made by the class that the backend's import string names, with `num_threads`."""
+
+    @property
+    def ops(self) -> Ops: ...
+    @property
+    def memory(self) -> Memory: ...
+    @property
+    def sampler(self) -> Sampler: ...
+
+    def begin_step(self, inputs: StepInputs) -> Step:
+        """Take in one step's batch. The result is valid until the next call."""
+        ...
+
+    def running(self) -> AbstractContextManager[None]:
+        """To be held around a forward and around sampling: settings of the process that must not leak."""
+        ...
+
+    def close(self) -> None:
+        """End the backend's threads. Nothing may be called afterwards."""
+        ...

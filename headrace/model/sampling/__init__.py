@@ -1,0 +1,1 @@
+"""What of sampling does not depend on the backend."""

@@ -1,0 +1,21 @@
+"""Backends by the word in `WorkerConfig.backend`. Named by import string: an unused one is never imported."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from headrace.errors import ConfigError
+from headrace.model.ops import Backend
+
+BACKENDS = {
+    "numpy": "headrace.backends.numpy.backend:NumpyBackend",
+}
+
+
+def make_backend(word: str, num_threads: int) -> Backend:
+    """Raises `ConfigError` for a word that is not in the table."""
+    if word not in BACKENDS:
+        raise ConfigError(f"{word!r} is not one of {', '.join(BACKENDS)}", flag="--backend")
+    module, _, name = BACKENDS[word].partition(":")
+    return cast(Backend, getattr(importlib.import_module(module), name)(num_threads))

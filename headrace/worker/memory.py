@@ -1,0 +1,132 @@
+"""The memory plan: what weights, steps and KV cache take. Arithmetic on facts and settings; nothing is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.config.cpu import available_memory
+from headrace.config.resolved import HeadraceConfig
+from headrace.errors import ConfigError
+from headrace.model.ops import Backend, Memory, StepShape
+from headrace.model.registry import find_architecture
+from headrace.model.weights import MatrixSpec, RopeSpec, VectorSpec, WeightSpec
+from headrace.worker.backends import make_backend
+
+MAX_DEFAULT_KV_BYTES = 4 * 2**30
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Sizes in bytes."""
+
+    weight_bytes: int
+    step_bytes: int
+    kv_block_bytes: int
+    num_kv_blocks: int
+    block_size: int
+    max_model_len: int
+
+    @property
+    def num_kv_tokens(self) -> int:
+        return self.num_kv_blocks * self.block_size
+
+    @property
+    def num_full_requests(self) -> int:
+        """Requests of `max_model_len` tokens that fit at the same time."""
+        return self.num_kv_blocks // blocks_for(self.max_model_len, self.block_size)
+
+    def render(self) -> str:
+        kv_bytes = self.num_kv_blocks * self.kv_block_bytes
+        total = self.weight_bytes + self.step_bytes + kv_bytes
+        requests = "request" if self.num_full_requests == 1 else "requests"
+        lines = [
+            ("weights", self.weight_bytes, ""),
+            ("activations", self.step_bytes, "largest step"),
+            ("KV cache", kv_bytes, f"{self.num_kv_blocks} blocks of {self.block_size} = {self.num_kv_tokens} tokens"),
+            ("total", total, f"{self.num_full_requests} {requests} of {self.max_model_len} tokens at once"),
+        ]
+        return "\n".join(f"{name:<12}{_mebibytes(size):>12}  {note}".rstrip() for name, size, note in lines)
+
+
+def plan_memory(config: HeadraceConfig) -> MemoryPlan:
+    """The plan as it would come out if the model were loaded now. Raises `ConfigError` if it does not fit."""
+    backend = make_backend(config.worker.backend, num_threads=1)
+    try:
+        return make_plan(config, backend, weights_loaded=False)
+    finally:
+        backend.close()
+
+
+def make_plan(config: HeadraceConfig, backend: Backend, *, weights_loaded: bool) -> MemoryPlan:
+    """With the weights loaded, what the machine has left is measured without them. Raises `ConfigError`."""
+    facts = config.model.facts
+    architecture = find_architecture(facts.architecture)
+    layers = architecture.attention_specs(facts)
+    memory = backend.memory
+    weight_bytes = sum(
+        _weight_bytes(memory, spec, config.model.max_model_len) for spec in architecture.weight_specs(facts)
+    )
+    step_bytes = memory.step_bytes(
+        StepShape(
+            max_num_tokens=config.scheduler.max_num_batched_tokens,
+            max_num_requests=config.scheduler.max_num_seqs,
+            max_model_len=config.model.max_model_len,
+            num_threads=config.worker.num_threads,
+            hidden_size=facts.hidden_size,
+            intermediate_size=facts.intermediate_size,
+            vocab_size=facts.vocab_size,
+            attention=max(layers, key=lambda layer: layer.num_heads * layer.head_dim),
+        )
+    )
+    block_bytes = memory.kv_block_bytes(layers, config.cache.block_size)
+    left = max(0, available_memory() - step_bytes - (0 if weights_loaded else weight_bytes))
+    return MemoryPlan(
+        weight_bytes=weight_bytes,
+        step_bytes=step_bytes,
+        kv_block_bytes=block_bytes,
+        num_kv_blocks=_num_kv_blocks(config, block_bytes, left),
+        block_size=config.cache.block_size,
+        max_model_len=config.model.max_model_len,
+    )
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    return -(-num_tokens // block_size)
+
+
+def _num_kv_blocks(config: HeadraceConfig, block_bytes: int, bytes_left: int) -> int:
+    cache = config.cache
+    for_one = blocks_for(config.model.max_model_len, cache.block_size)
+    if cache.num_kv_blocks_override is not None:
+        num_blocks, flag = cache.num_kv_blocks_override, "--num-kv-blocks-override"
+        if num_blocks < for_one:
+            raise _too_small(config, f"{num_blocks} blocks", f"{for_one} blocks", flag)
+        return num_blocks
+    given = cache.kv_cache_memory
+    budget = given if given is not None else min(MAX_DEFAULT_KV_BYTES, bytes_left // 2)
+    num_blocks = min(budget // block_bytes, for_one * config.scheduler.max_num_seqs)
+    if num_blocks < for_one:
+        raise _too_small(config, _mebibytes(budget), _mebibytes(for_one * block_bytes), "--kv-cache-memory")
+    return num_blocks
+
+
+def _too_small(config: HeadraceConfig, have: str, need: str, flag: str) -> ConfigError:
+    return ConfigError(
+        f"{have} of KV cache cannot hold one request of {config.model.max_model_len} tokens, which needs {need}; raise "
+        "it, or lower --max-model-len",
+        flag=flag,
+    )
+
+
+def _weight_bytes(memory: Memory, spec: WeightSpec, num_positions: int) -> int:
+    match spec:
+        case MatrixSpec():
+            return memory.matrix_bytes(*spec.shape)
+        case VectorSpec():
+            return memory.vector_bytes(spec.size)
+        case RopeSpec():
+            return memory.rope_bytes(spec.dim, num_positions)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

@@ -1,0 +1,55 @@
+"""One step in two calls: `execute_model` brings the rows up to date and computes logits, `sample_tokens` chooses."""
+
+from __future__ import annotations
+
+from headrace.config.resolved import HeadraceConfig
+from headrace.contracts.model_runner import ModelRunnerOutput
+from headrace.contracts.scheduler import SchedulerOutput
+from headrace.model.ops import Activation, Backend
+from headrace.model.weights import Program
+from headrace.worker.input_batch import InputBatch
+from headrace.worker.inputs import ScheduledRows, gather_sampling, gather_step
+
+
+class ModelRunner:
+    def __init__(self, config: HeadraceConfig, backend: Backend, program: Program) -> None:
+        self._backend = backend
+        self._program = program
+        self._batch = InputBatch(
+            config.scheduler.max_num_seqs, config.model.max_model_len, config.cache.block_size
+        )
+        self._pending: tuple[ScheduledRows, Activation] | None = None  # between the two calls of a step
+
+    def execute_model(self, scheduled: SchedulerOutput) -> None:
+        self._update_rows(scheduled)
+        if not scheduled.total_num_scheduled_tokens:
+            self._pending = None
+            return
+        step_rows, inputs = gather_step(self._batch, scheduled.num_scheduled_tokens)
+        with self._backend.running():
+            logits = self._program.forward(self._backend.ops, self._backend.begin_step(inputs))
+        self._batch.num_computed_tokens[step_rows.rows] = inputs.context_lens
+        self._pending = step_rows, logits
+
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """The tokens of the step that `execute_model` has computed. They are appended to their rows."""
+        if self._pending is None:
+            return ModelRunnerOutput([], [])
+        (step_rows, logits), self._pending = self._pending, None
+        rows = step_rows.rows[step_rows.samples]
+        with self._backend.running():
+            tokens = self._backend.sampler.sample(logits, gather_sampling(self._batch, rows))
+        self._batch.append_tokens(rows, tokens)
+        return ModelRunnerOutput([step_rows.req_ids[place] for place in step_rows.samples], tokens.tolist())
+
+    def _update_rows(self, scheduled: SchedulerOutput) -> None:
+        batch = self._batch
+        for req_id in scheduled.preempted_req_ids:
+            batch.remove(req_id)
+        for req_id in scheduled.finished_req_ids:
+            batch.remove(req_id)
+        for request in scheduled.scheduled_new_reqs:
+            batch.add(request)
+        cached = scheduled.scheduled_cached_reqs
+        for req_id, block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            batch.block_table.append(batch.rows[req_id], block_ids[0])
