@@ -3,8 +3,9 @@
     generate() -> InputProcessor (thread) -> client.add_request ....> engine core
     generate() <- RequestOutputCollector <- OutputProcessor <- output handler <- client.get_output <.... engine core
 
-One task, the output handler, reads what the engine core sends and takes it in, a bounded number of outputs at a time, so
-that a wide batch does not hold up the event loop. Readers are woken through their collectors and are never waited for.
+One task, the output handler, reads what the engine core sends and takes it in, a bounded number of outputs at a time,
+so that a wide batch does not hold up the event loop. Readers are woken through their collectors and are never waited
+for.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Stream a request's outputs, as its `output_kind` has them. `request_id` is only a label.
 
-        While the engine core still loads, this waits for it. Closing the generator, or cancelling the task that waits in
-        it, aborts the request. Raises the `RequestError` that ends the request."""
+        While the engine core still loads, this waits for it. Closing the generator, or cancelling the task that waits
+        in it, aborts the request. Raises the `RequestError` that ends the request."""
         if not isinstance(prompt, PreparedRequest):
             prompt = await self.prepare(prompt, sampling_params or SamplingParams(), request_id)
         self._check_accepting()

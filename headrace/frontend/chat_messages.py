@@ -18,7 +18,8 @@ _PASSED_ON = ("name", "tool_call_id")  # texts beside role and content that temp
 
 
 def normalise_messages(messages: Sequence[object], *, max_messages: int) -> list[Message]:
-    """Raises `InvalidParameterError` with the param `messages` or the path of the message, such as `messages[2].role`."""
+    """Raises `InvalidParameterError` with the param `messages` or the path of the message, such as
+    `messages[2].role`."""
     if not messages:
         raise InvalidParameterError("messages must hold at least one message.", param="messages")
     if len(messages) > max_messages:

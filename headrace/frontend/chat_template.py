@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _MAX_ERROR_LENGTH = 500  # characters of a template's own words that a client gets
 
 
-class _TemplateRefusal(Exception):
+class _TemplateRefusalError(Exception):
     """A template has called `raise_exception`."""
 
 
@@ -54,7 +54,7 @@ class ChatTemplate:
                 length += len(piece)
                 if length > self._max_characters:
                     break
-        except _TemplateRefusal as refusal:
+        except _TemplateRefusalError as refusal:
             raise PromptTemplateError(str(refusal)[:_MAX_ERROR_LENGTH], param="messages") from None
         except Exception as error:  # a template is a program: whatever goes wrong in it is the messages' fault
             logger.info("the chat template failed: %s: %s", type(error).__name__, error)
@@ -80,7 +80,7 @@ def _compile(source: str) -> jinja2.Template:
 
 
 def _raise_exception(message: object) -> NoReturn:
-    raise _TemplateRefusal(message)
+    raise _TemplateRefusalError(message)
 
 
 def _strftime_now(format: str) -> str:

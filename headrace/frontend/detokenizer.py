@@ -1,7 +1,7 @@
 """Token ids to text, one token at a time, without ever cutting a character in two.
 
 Works on bytes: a token may end in the middle of a UTF-8 character, and its bytes wait here for the rest. U+FFFD stands
-only for bytes that no continuation could make valid, one for each maximal invalid part, as `bytes.decode(errors="replace")`
+only for bytes that no continuation could make valid, one for each maximal invalid part, as Python's errors="replace"
 puts it; so the pieces always join to the decoding of all bytes at once. A generation that ends in the middle of a
 character ends with one U+FFFD, given out by `flush`: nothing that was generated vanishes without a trace.
 """

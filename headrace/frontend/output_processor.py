@@ -1,8 +1,8 @@
 """From the engine core's tokens to text, for every request that is under way.
 
 Runs where its caller runs: on the event loop for `AsyncLLM` (which feeds it in chunks), in the caller's thread for
-`LLM`. What comes in is judged by id and place: unknown ids are counted and dropped (a request that was aborted may still
-have outputs under way), tokens that are known already are dropped, and a gap is an error of that request.
+`LLM`. What comes in is judged by id and place: unknown ids are counted and dropped (a request that was aborted may
+still have outputs under way), tokens that are known already are dropped, and a gap is an error of that request.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from headrace.frontend.tokenizer.tokenizer import Tokenizer
 
 # What the engine core may refuse a request for, by the code that it sends. Anything else is a fault of ours.
 _ENGINE_REFUSALS: dict[str | None, type[RequestError]] = {
-    error.code: error
-    for error in (InvalidParameterError, ContextLengthError, KVCapacityError, ServiceUnavailableError)
+    error.code: error for error in (InvalidParameterError, ContextLengthError, KVCapacityError, ServiceUnavailableError)
 }
 
 
@@ -87,8 +86,8 @@ class ChoiceState:
         self._pieces: list[str] = []  # all text so far; not kept with DELTA
 
     def append(self, new_token_ids: Sequence[int], finish_reason: FinishReason | None) -> tuple[str, str | None]:
-        """Take in new tokens. Returns the text to give out, and the stop string that they complete, if any; tokens after
-        that are not taken in.
+        """Take in new tokens. Returns the text to give out, and the stop string that they complete, if any; tokens
+        after that are not taken in.
 
         The token that made the engine core stop is part of the tokens, and of the text only if it was asked for."""
         hidden_place = -1
@@ -167,8 +166,8 @@ class OutputProcessor:
             request.collector.fail(error_type(message))
 
     def process_outputs(self, outputs: Sequence[EngineCoreOutput], stats: IterationStats) -> list[str]:
-        """Give out what these outputs bring. Returns the ids that the engine core has to abort: those that a stop string
-        has ended, and those of failed requests."""
+        """Give out what these outputs bring. Returns the ids that the engine core has to abort: those that a stop
+        string has ended, and those of failed requests."""
         to_abort: list[str] = []
         now = time.monotonic()
         for output in outputs:
@@ -219,7 +218,8 @@ class OutputProcessor:
         )
 
     def _fail(self, choice: ChoiceState, error: RequestError, stats: IterationStats) -> list[str]:
-        """End the whole request of a choice that failed. Returns the ids of its other choices that are still running."""
+        """End the whole request of a choice that failed. Returns the ids of its other choices that are still
+        running."""
         request = choice.request
         self._finish(choice, FinishReason.ERROR, stats)
         others = self.abort_request(request, stats)

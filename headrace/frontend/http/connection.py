@@ -17,8 +17,8 @@ T = TypeVar("T")
 async def read_json_body(request: Request, max_bytes: int) -> bytes:
     """The body of a request that says it is JSON. Never holds more than `max_bytes`.
 
-    Only `application/json` is taken: a browser sends that to another site only after asking, and the other kinds without.
-    Raises `InvalidParameterError` for another type, `RequestTooLargeError`, and `ClientDisconnect`."""
+    Only `application/json` is taken: a browser sends that to another site only after asking, and the other kinds
+    without. Raises `InvalidParameterError` for another type, `RequestTooLargeError`, and `ClientDisconnect`."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise InvalidParameterError("The body must be JSON, sent with the header Content-Type: application/json.")

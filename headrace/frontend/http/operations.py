@@ -25,7 +25,7 @@ class Operations:
 
     async def health(self) -> Response:
         if self._llm.is_dead:
-            return error_response(_Unhealthy("The engine is gone."))
+            return error_response(_UnhealthyError("The engine is gone."))
         return _json(OK)
 
     async def ready(self) -> Response:
@@ -46,7 +46,7 @@ class Operations:
         return Response(self._llm.metrics.render(), media_type=CONTENT_TYPE)
 
 
-class _Unhealthy(EngineDeadError):
+class _UnhealthyError(EngineDeadError):
     """To probes a dead engine is a server that is not available: another one may be."""
 
     status = 503

@@ -1,7 +1,7 @@
 """The two ways in which vocabularies write bytes as text.
 
-Byte-level BPE (GPT-2's encoder.py, `bytes_to_unicode`) gives each of the 256 bytes one printable character. SentencePiece
-writes text as it is, a space as U+2581, and a byte that no piece covers as `<0xNN>`.
+Byte-level BPE (GPT-2's encoder.py, `bytes_to_unicode`) gives each of the 256 bytes one printable character.
+SentencePiece writes text as it is, a space as U+2581, and a byte that no piece covers as `<0xNN>`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
 
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise UnsupportedModelError(f"{folder}: there is no tokenizer.json; other kinds of tokenizers are not supported")
+        raise UnsupportedModelError(
+            f"{folder}: there is no tokenizer.json; other kinds of tokenizers are not supported"
+        )
     data = _read(path)
     file = _decode(path, data, _TokenizerFile)
     try:

@@ -10,8 +10,8 @@ from headrace.frontend.tokenizer.tokenizer import Tokenizer
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of a `.gguf` file or of a folder with `tokenizer.json`.
 
-    Raises `ModelFormatError` for files that are missing or malformed and `UnsupportedModelError` for kinds of tokenizers
-    that this version does not have."""
+    Raises `ModelFormatError` for files that are missing or malformed and `UnsupportedModelError` for kinds of
+    tokenizers that this version does not have."""
     path = Path(path)
     if path.suffix == ".gguf":
         from headrace.frontend.tokenizer.from_gguf import tokenizer_from_gguf

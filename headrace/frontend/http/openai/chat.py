@@ -100,7 +100,7 @@ class _Answer:
             yield event(self._chunk([], _usage(output, num_generated)))
         yield DONE
 
-    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | None | msgspec.UnsetType) -> ChatCompletionChunk:
+    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | msgspec.UnsetType | None) -> ChatCompletionChunk:
         return ChatCompletionChunk(self._id, "chat.completion.chunk", self._created, self._model, choices, usage)
 
 

@@ -106,9 +106,7 @@ class _Answer:
     def _usage(self) -> Usage:
         return Usage(self._num_prompt_tokens, self._num_generated, self._num_prompt_tokens + self._num_generated)
 
-    def _completion(
-        self, choices: list[CompletionChoice], usage: Usage | None | msgspec.UnsetType
-    ) -> Completion:
+    def _completion(self, choices: list[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
         return Completion(self._id, "text_completion", self._created, self._model, choices, usage)
 
 

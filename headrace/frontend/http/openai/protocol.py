@@ -1,8 +1,8 @@
 """Bodies of the OpenAI API, as msgspec Structs: what a client may send and what it gets. Source: platform.openai.com
 API reference, with vLLM's extra sampling parameters.
 
-Fields of a request that the API knows and this version does not implement are in `unsupported.py`. A null means the same
-as an absent field, except for `max_tokens` of completions.
+Fields of a request that the API knows and this version does not implement are in `unsupported.py`. A null means the
+same as an absent field, except for `max_tokens` of completions.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ChatCompletionChunk(msgspec.Struct):
     created: int
     model: str
     choices: list[ChatChunkChoice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
 
 # ---- completions ----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Completion(msgspec.Struct):
     created: int
     model: str
     choices: list[CompletionChoice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
 
 # ---- models ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Request fields that the OpenAI API or vLLM's know and this version does not implement.
 
-Each with the values that ask for nothing; null always does. Another value is refused, so that no client takes a field for
-honoured that was not. Fields that nobody knows are ignored, as clients expect, unless they look like a slip of the pen.
+Each with the values that ask for nothing; null always does. Another value is refused, so that no client takes a field
+for honoured that was not. Fields that nobody knows are ignored, as clients expect, unless they look like a slip of the
+pen.
 """
 
 from __future__ import annotations
