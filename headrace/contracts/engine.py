@@ -42,7 +42,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, gc=False):
     """One sequence to be continued. One-shot: the engine core's `Request` is the authority once it has arrived.
 
     `output_token_ids` is what the client has already had: empty for a new request. A request that has some enters
-    exactly as one that was preempted. `sampling_params` comes from `SamplingParams.for_core`: seed and length are decided.
+    exactly as one that was preempted. `sampling_params` come from `SamplingParams.for_core`: seed, length decided.
     """
 
     request_id: str

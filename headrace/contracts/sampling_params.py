@@ -65,7 +65,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
         return self.temperature == 0.0
 
     def check(self, limits: SamplingLimits) -> None:
-        """Raise `InvalidParameterError` for the first field that is out of bounds. HTTP and offline use both call it."""
+        """Raise `InvalidParameterError` for the first field that is out of bounds. HTTP and offline use call it."""
         check_integer("n", self.n, 1, limits.max_n)
         check_number("temperature", self.temperature, 0.0, 2.0)
         check_number("top_p", self.top_p, 0.0, 1.0, low_open=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 import sys
 import threading
-import time
 import traceback
 from queue import Empty, SimpleQueue
 
@@ -42,7 +41,6 @@ from headrace.contracts.lifecycle import (
     EngineHello,
     EngineInit,
     LauncherMessage,
-    Phase,
     Report,
 )
 from headrace.core.engine_core import EngineCore, import_by_name
@@ -85,8 +83,10 @@ class EngineCoreProc:
         self._launcher.listen(self._on_launcher_message)
         self._input_thread.start()
         self._output_thread.start()
-        self._timed("load model", self.core.executor.load_model)
-        self._timed("allocate KV cache", self.core.start)
+        with self._launcher.phase("load model"):
+            self.core.executor.load_model()
+        with self._launcher.phase("allocate KV cache"):
+            self.core.start()
         self._launcher.tell(Report(self.core.executor.memory_plan()))
         ready = EngineCoreReadyResponse(
             self.engine_index,
@@ -97,11 +97,6 @@ class EngineCoreProc:
         )
         self._ready_socket.send(handshake_codec().encode(ready))
         self._launcher.tell(ChildReady())
-
-    def _timed(self, name: str, work: object) -> None:
-        began = time.monotonic()
-        work()  # type: ignore[operator]
-        self._launcher.tell(Phase("core", name, began, time.monotonic()))
 
     def _on_launcher_message(self, message: LauncherMessage) -> None:
         if isinstance(message, ConnectTo):
@@ -201,12 +196,12 @@ def split_frames(frames: list[bytes]) -> tuple[bytes, bytes]:
 
 
 def main() -> None:
-    began = time.monotonic()
     launcher, _ = become_child(sys.argv)
-    process = msgspec.msgpack.decode(launcher.receive_frame(), type=ProcessConfig)
-    launcher.tell(Phase("core", "imports, configuration", began, time.monotonic()))
+    with launcher.phase("wait for configuration"):
+        process = msgspec.msgpack.decode(launcher.receive_frame(), type=ProcessConfig)
     try:
-        proc = EngineCoreProc(process, launcher)
+        with launcher.phase("import backend"):
+            proc = EngineCoreProc(process, launcher)
         proc.start()
         proc.run_busy_loop()
     except StartupError as error:

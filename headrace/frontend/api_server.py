@@ -10,10 +10,8 @@ import contextlib
 import logging
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Coroutine, Iterator
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,7 +19,7 @@ import uvicorn
 import uvloop
 
 from headrace.config.resolved import ProcessConfig
-from headrace.contracts.lifecycle import ChildFailed, ChildReady, Drain, LauncherMessage, Listening, PeerDied, Phase
+from headrace.contracts.lifecycle import ChildFailed, ChildReady, Drain, LauncherMessage, Listening, PeerDied
 from headrace.errors import StartupError
 from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.core_client.mp import AsyncMPClient
@@ -50,16 +48,16 @@ class APIServer:
 
     async def run(self) -> int:
         process, loop = self._process, asyncio.get_running_loop()
-        began = time.monotonic()
         client = AsyncMPClient(
             Path(process.run_dir), client_index=process.index, transport=process.config.server.ipc_transport
         )
         self._launcher.tell(Listening(client.endpoint))
-        self._client, self._llm = client, AsyncLLM(process.config, client)
-        self._http = HTTPServer(http_settings(build_app(self._llm, process.config)))
-        self._launcher.tell(Phase("api", "tokenizer, routes", began, time.monotonic()))
+        with self._launcher.phase("tokenizer"):
+            self._client, self._llm = client, AsyncLLM(process.config, client)
+        with self._launcher.phase("routes"):
+            self._http = HTTPServer(http_settings(build_app(self._llm, process.config)))
         self._tasks: set[asyncio.Task[None]] = set()
-        self._launcher.listen(partial(loop.call_soon_threadsafe, self._on_launcher_message))
+        self._launcher.listen(lambda message: loop.call_soon_threadsafe(self._on_launcher_message, message))
         self._launcher.tell(ChildReady())
         try:
             await self._http.serve(sockets=[self._sock])
@@ -110,13 +108,12 @@ def http_settings(app: object) -> uvicorn.Config:
 
 
 def main() -> None:
-    began = time.monotonic()
     launcher, (listen_fd,) = become_child(sys.argv)
-    process = msgspec.msgpack.decode(launcher.receive_frame(), type=ProcessConfig)
+    with launcher.phase("wait for configuration"):
+        process = msgspec.msgpack.decode(launcher.receive_frame(), type=ProcessConfig)
     logging.basicConfig(
         level=process.config.server.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    launcher.tell(Phase("api", "imports, configuration", began, time.monotonic()))
     try:
         status = uvloop.run(APIServer(process, launcher, socket.socket(fileno=listen_fd)).run())
     except StartupError as error:

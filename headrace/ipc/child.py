@@ -7,6 +7,7 @@ its control channel does too.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -14,13 +15,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from setproctitle import setproctitle
 
 from headrace.contracts.codec import Codec, child_message_codec, launcher_message_codec
-from headrace.contracts.lifecycle import ChildMessage, LauncherMessage
+from headrace.contracts.lifecycle import ChildMessage, LauncherMessage, Phase
 from headrace.ipc.control import ControlChannel, channel_pair
 
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
@@ -30,13 +32,14 @@ _PR_SET_PDEATHSIG = 1
 def start_child(
     module: str, title: str, extra_fds: Sequence[int] = ()
 ) -> tuple[subprocess.Popen[bytes], ControlChannel]:
-    """Start `python -m module TITLE CONTROL_FD EXTRA_FD...`. Call from the main thread: PR_SET_PDEATHSIG follows the
-    thread that forked."""
+    """Start `python -m module TITLE STARTED CONTROL_FD EXTRA_FD...`.
+
+    Call it from the main thread: PR_SET_PDEATHSIG follows the thread that forked."""
     ours, theirs = channel_pair()
     with theirs:
         fds = (theirs.fileno(), *extra_fds)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, title, *map(str, fds)],
+            [sys.executable, "-P", "-m", module, title, repr(time.monotonic()), *map(str, fds)],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             env=child_environment(),
@@ -53,7 +56,9 @@ def child_environment() -> dict[str, str]:
 class Launcher:
     """The launcher, as a child sees it."""
 
-    def __init__(self, channel: ControlChannel) -> None:
+    def __init__(self, channel: ControlChannel, process: str) -> None:
+        """`process` is the child's own short name: "api", "core"."""
+        self.process = process
         self._channel = channel
         self._sends: Codec[ChildMessage] = child_message_codec()
         self._receives: Codec[LauncherMessage] = launcher_message_codec()
@@ -67,6 +72,13 @@ class Launcher:
 
     def tell(self, message: ChildMessage) -> None:
         self._channel.send(self._sends.encode(message))
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Report what happens inside as a phase of the start."""
+        began = time.monotonic()
+        yield
+        self.tell(Phase(self.process, name, began, time.monotonic()))
 
     def listen(self, on_message: Callable[[LauncherMessage], object]) -> None:
         """From now on call `on_message` for each message, in a thread of its own, and end this process at once when the
@@ -82,10 +94,13 @@ class Launcher:
 def become_child(argv: Sequence[str]) -> tuple[Launcher, list[int]]:
     """First thing in a child: title, end with the parent, leave terminal signals to the launcher.
 
-    `argv` is [program, TITLE, CONTROL_FD, EXTRA_FD...]; returns the launcher and the extra descriptors."""
-    title, control_fd, *extra_fds = argv[1:]
+    `argv` is [program, TITLE, STARTED, CONTROL_FD, EXTRA_FD...]. Call it when all imports are done: that phase is
+    reported to the launcher. Returns the launcher and the extra descriptors."""
+    title, started, control_fd, *extra_fds = argv[1:]
     setproctitle(title)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    return Launcher(ControlChannel(socket.socket(fileno=int(control_fd)))), list(map(int, extra_fds))
+    launcher = Launcher(ControlChannel(socket.socket(fileno=int(control_fd))), process=title.split("-")[1])
+    launcher.tell(Phase(launcher.process, "interpreter, imports", float(started), time.monotonic()))
+    return launcher, list(map(int, extra_fds))
