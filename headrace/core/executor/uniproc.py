@@ -51,4 +51,4 @@ class UniProcExecutor:
         return Done(self._worker.sample_tokens())
 
     def shutdown(self) -> None:
-        pass
+        self._worker.close()
