@@ -60,7 +60,7 @@ def prompts() -> dict[str, list[int]]:
 VARIANTS = {
     "baseline": {},
     "budget-16": {"max_num_batched_tokens": 16},
-    "budget-4096": {"max_num_batched_tokens": 4096, "max_num_seqs": 64},
+    "budget-4096": {"max_num_batched_tokens": 4096},
     "no-prefix-cache": {"enable_prefix_caching": False},
     "preempting": {"num_kv_blocks_override": 24, "max_model_len": 200},
     "block-5": {"block_size": 5},

@@ -1,0 +1,136 @@
+"""Routes for operators, OpenAPI, and the life of a server as its clients see it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.contracts.engine import EngineCoreOutput
+from tests.unit.frontend.conftest import Server
+
+METRIC_NAMES = {
+    "headrace:num_requests_running", "headrace:num_requests_waiting", "headrace:kv_cache_usage_perc",
+    "headrace:prefix_cache_queries_total", "headrace:prefix_cache_hits_total", "headrace:num_preemptions_total",
+    "headrace:prompt_tokens_total", "headrace:generation_tokens_total", "headrace:request_success_total",
+    "headrace:time_to_first_token_seconds", "headrace:inter_token_latency_seconds",
+    "headrace:e2e_request_latency_seconds", "headrace:request_prompt_tokens", "headrace:request_generation_tokens",
+}  # fmt: skip
+
+
+async def _status(server: Server, path: str) -> int:
+    return (await server.client.get(path)).status_code
+
+
+def _samples(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_a_request_that_comes_while_the_engine_loads_waits_for_it(run, says):
+    async def scenario(server: Server) -> None:
+        assert [await _status(server, path) for path in ("/live", "/health", "/ready")] == [200, 200, 503]
+        assert (await server.client.get("/ready")).headers["retry-after"] == "5"
+        waiting = asyncio.ensure_future(server.complete())
+        while not server.llm._num_active:
+            await asyncio.sleep(0)
+        server.engine.become_ready()
+        assert (await waiting).json()["choices"][0]["text"] == "there"
+        assert await _status(server, "/ready") == 200
+
+    run(scenario, says("there"), is_ready=False)
+
+
+def test_h09_draining_finishes_what_runs_and_refuses_what_comes(run, tokenizer):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        running = asyncio.ensure_future(server.complete())
+        await server.engine.until(lambda engine: bool(engine.requests))
+        server.llm.start_draining()
+        refused = await server.complete()
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "5"
+        assert refused.json()["error"]["code"] == "service_unavailable"
+        assert [await _status(server, path) for path in ("/live", "/health", "/ready")] == [200, 200, 503]
+        (request,) = server.engine.requests.values()
+        server.engine.answer(request)
+        assert (await running).json()["choices"][0]["text"] == "done"
+        await server.llm.wait_until_idle()
+
+    run(scenario, lambda request: [*tokenizer.encode("done", add_special_tokens=False), 2])
+
+
+def test_h07_when_the_engine_dies_every_request_hears_of_it(run):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        whole = asyncio.ensure_future(server.complete())
+        streamed = asyncio.ensure_future(server.chat(stream=True))
+        await server.engine.until(lambda engine: len(engine.requests) == 2)
+        stream_id = next(i for i, r in server.engine.requests.items() if len(r.prompt_token_ids) > 5)
+        server.engine.send(EngineCoreOutput(stream_id, 0, [19556]))
+        server.engine.die("The engine core has died.")
+        assert (await whole).status_code == 500
+        assert (await whole).json()["error"]["code"] == "engine_dead"
+        events = (await streamed).text.strip().split("\n\n")
+        assert '"content":"Hello"' in events[-2]
+        assert events[-1].startswith('data: {"error":{"message":"The engine core has died."')
+        assert (await server.complete()).json()["error"]["code"] == "engine_dead"
+        assert [await _status(server, path) for path in ("/live", "/health", "/ready")] == [200, 503, 503]
+
+    run(scenario)
+
+
+def test_version_and_models(run):
+    async def scenario(server: Server) -> None:
+        assert (await server.client.get("/version")).json().keys() == {"version"}
+        models = (await server.client.get("/v1/models")).json()
+        assert models["object"] == "list"
+        (model,) = models["data"]
+        assert model["id"] == "demo"
+        assert model["object"] == "model"
+        assert model["max_model_len"] == 256
+
+    run(scenario)
+
+
+def test_j13_metric_names_are_an_api(run, says):
+    async def scenario(server: Server) -> None:
+        await server.complete(n=2)
+        response = await server.client.get("/metrics")
+        assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+        samples = _samples(response.text)
+        suffixes = ("_bucket", "_count", "_sum")
+        names = {name.partition("{")[0] for name in samples}
+        assert {name if not name.endswith(suffixes) else name.rpartition("_")[0] for name in names} == METRIC_NAMES
+        assert all('model_name="demo"' in name for name in samples)
+        assert samples['headrace:generation_tokens_total{model_name="demo"}'] == 6
+        assert samples['headrace:request_success_total{finished_reason="stop",model_name="demo"}'] == 2
+        assert samples['headrace:time_to_first_token_seconds_count{model_name="demo"}'] == 2
+        assert samples['headrace:inter_token_latency_seconds_count{model_name="demo"}'] == 4
+        assert samples['headrace:request_generation_tokens_sum{model_name="demo"}'] == 6
+
+    run(scenario, says("Hello there"))
+
+
+def test_j11_a_request_without_a_first_token_leaves_no_time_to_it(run):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        task = asyncio.ensure_future(server.complete())
+        await server.engine.until(lambda engine: bool(engine.requests))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await server.llm.wait_until_idle()
+        samples = _samples(server.llm.metrics.render().decode())
+        assert samples['headrace:time_to_first_token_seconds_count{model_name="demo"}'] == 0
+        assert samples['headrace:request_success_total{finished_reason="abort",model_name="demo"}'] == 1
+        assert samples['headrace:num_requests_running{model_name="demo"}'] == 0
+
+    run(scenario)
+
+
+def test_openapi_describes_the_bodies(run):
+    async def scenario(server: Server) -> None:
+        schema = (await server.client.get("/openapi.json")).json()
+        body = schema["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert body == {"$ref": "#/components/schemas/ChatCompletionRequest"}
+        assert "messages" in schema["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+
+    run(scenario)
