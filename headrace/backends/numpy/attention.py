@@ -25,6 +25,7 @@ from headrace.model.ops import AttentionSpec, StepInputs
 Float32 = NDArray[np.float32]
 Index = NDArray[np.intp]
 
+MAX_DECODE_TILES = 16  # of a unit with several requests: their keys and values should stay in the L2 cache
 MIN_UNIT_PAIRS = 16  # pairs of a row and a tile below which a second thread costs more than it saves
 
 
@@ -129,7 +130,7 @@ def _decode_cuts(inputs: StepInputs, requests: Index, num_threads: int) -> list[
         return []
     tiles_before = np.cumsum(-(-inputs.context_lens[requests] // TILE))
     total = int(tiles_before[-1])
-    num_units = max(1, min(num_threads, total // MIN_UNIT_PAIRS), -(-total // MAX_UNIT_PAIRS))
+    num_units = max(1, min(num_threads, total // MIN_UNIT_PAIRS), total // MAX_DECODE_TILES)
     bounds = np.searchsorted(tiles_before, total * np.arange(1, num_units) / num_units)
     return [piece for piece in np.split(requests, bounds) if len(piece)]
 

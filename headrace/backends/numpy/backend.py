@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from headrace.backends.numpy.attention import plan_units
@@ -31,10 +30,9 @@ class NumpyBackend:
     def running(self) -> Iterator[None]:
         """One BLAS thread: ours are outside of it, and a product's bits must not depend on its number of threads.
 
-        Put back afterwards, because the process may be a user's (offline `LLM`). exp may overflow to infinity in silu,
-        which is right.
+        Put back afterwards, because the process may be a user's (offline `LLM`).
         """
-        with self._blas.limit(limits=1, user_api="blas"), np.errstate(over="ignore"):
+        with self._blas.limit(limits=1, user_api="blas"):
             yield
 
     def close(self) -> None:

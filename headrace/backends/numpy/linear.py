@@ -22,28 +22,31 @@ MIN_SPLIT_WORK = 1_500_000
 
 
 def multiply(x: Float32, matrix: Matrix, pool: ThreadPool) -> Float32:
-    """[n, in] by [out, in] -> [n, out]. x must have contiguous rows."""
-    num_rows, num_panels = x.shape[0], matrix.num_panels
-    out = np.empty((num_rows, matrix.rows.shape[0]), np.float32)
-    if num_rows == 0:
-        return out
-    remainder = matrix.remainder()
-    if len(remainder):
-        # [n, out, 1] = [1, out, in] @ [n, in, 1]
-        np.matmul(remainder[None], x[:, :, None], out=out[:, num_panels * PANEL_ROWS :, None], order="C")
-    if num_rows * matrix.rows.size < MIN_SPLIT_WORK or pool.num_threads == 1:
-        _multiply_panels(x, matrix, out, 0, num_panels)
-        return out
-    bounds = [num_panels * part // pool.num_threads for part in range(pool.num_threads + 1)]
-    tasks: list[Task] = [
-        partial(_multiply_panels, x, matrix, out, first, last) for first, last in zip(bounds, bounds[1:], strict=False)
-    ]
-    pool.run(tasks)
+    """[n, in] by [out, in] -> [n, out]."""
+    out = np.empty((len(x), len(matrix.rows)), np.float32)
+    parts = divide(matrix, len(x), pool.num_threads)
+    pool.run([partial(multiply_panels, x, matrix, part, out[:, columns(matrix, part)]) for part in parts])
     return out
 
 
-def _multiply_panels(x: Float32, matrix: Matrix, out: Float32, first: int, last: int) -> None:
-    """[panels, n, panel, 1] = [panels, 1, panel, in] @ [1, n, in, 1], written into columns of `out` in place."""
-    columns = out[:, first * PANEL_ROWS : last * PANEL_ROWS]
-    target = columns.reshape(x.shape[0], last - first, PANEL_ROWS, 1).transpose(1, 0, 2, 3)
-    np.matmul(matrix.panels(first, last)[:, None], x[None, :, :, None], out=target, order="C")
+def divide(matrix: Matrix, num_rows: int, num_threads: int) -> list[range]:
+    """Ranges of panels, one for each thread that is worth its while. Who multiplies a panel changes no bit."""
+    num_parts = num_threads if num_rows * matrix.rows.size >= MIN_SPLIT_WORK else 1
+    bounds = [matrix.num_panels * part // num_parts for part in range(num_parts + 1)]
+    return [range(first, last) for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def columns(matrix: Matrix, part: range) -> slice:
+    """The columns of a product that a range of panels computes. The rows after the last panel go with the last range."""
+    is_last = part.stop == matrix.num_panels
+    return slice(part.start * PANEL_ROWS, len(matrix.rows) if is_last else part.stop * PANEL_ROWS)
+
+
+def multiply_panels(x: Float32, matrix: Matrix, part: range, out: Float32) -> None:
+    """x times a range of panels, into `out` [n, the columns of `part`], which may be a view."""
+    num_rows, width = len(x), len(part) * PANEL_ROWS
+    # [panels, n, panel, 1] = [panels, 1, panel, in] @ [1, n, in, 1], written in place; order="C" keeps panels outermost
+    target = out[:, :width].reshape(num_rows, len(part), PANEL_ROWS, 1).transpose(1, 0, 2, 3)
+    np.matmul(matrix.panels(part)[:, None], x[None, :, :, None], out=target, order="C")
+    if width < out.shape[1]:
+        np.matmul(matrix.rows[part.stop * PANEL_ROWS :], x[:, :, None], out=out[:, width:, None], order="C")

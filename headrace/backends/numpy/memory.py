@@ -33,13 +33,15 @@ class Matrix:
     def num_panels(self) -> int:
         return self.rows.shape[0] // PANEL_ROWS
 
-    def panels(self, first: int, last: int) -> Float32:
-        """[last - first, PANEL_ROWS, in]: a view."""
-        return self.rows[first * PANEL_ROWS : last * PANEL_ROWS].reshape(last - first, PANEL_ROWS, self.rows.shape[1])
+    def panels(self, part: range) -> Float32:
+        """[len(part), PANEL_ROWS, in]: a view of consecutive panels."""
+        start, stop = part.start * PANEL_ROWS, part.stop * PANEL_ROWS
+        return self.rows[start:stop].reshape(len(part), PANEL_ROWS, self.rows.shape[1])
 
-    def remainder(self) -> Float32:
-        """[fewer than PANEL_ROWS, in]: the rows after the last whole panel, a view."""
-        return self.rows[self.num_panels * PANEL_ROWS :]
+    def halves(self) -> tuple[Matrix, Matrix]:
+        """The first and the second half of the rows, as matrices of their own: views."""
+        middle = len(self.rows) // 2
+        return Matrix(self.rows[:middle]), Matrix(self.rows[middle:])
 
 
 @dataclass(frozen=True)

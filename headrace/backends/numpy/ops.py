@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,9 +71,20 @@ class NumpyOps:
         return out
 
     def gated_mlp(self, x: Float32, gate_up: Matrix, activation: ActivationName) -> Float32:
-        product = linear.multiply(x, gate_up, self._pool)
-        gate, up = np.split(product, 2, axis=1)
-        return _ACTIVATIONS[activation](gate, up)
+        gate, up = gate_up.halves()
+        out = np.empty((len(x), len(gate.rows)), np.float32)
+        finish = _ACTIVATIONS[activation]
+
+        def compute(part: range) -> None:
+            """One thread's columns, from the products to the result."""
+            gated = out[:, linear.columns(gate, part)]
+            upper = np.empty(gated.shape, np.float32)
+            linear.multiply_panels(x, gate, part, gated)
+            linear.multiply_panels(x, up, part, upper)
+            finish(gated, upper)
+
+        self._pool.run([partial(compute, part) for part in linear.divide(gate, 2 * len(x), self._pool.num_threads)])
+        return out
 
     def split(self, x: Float32, widths: Sequence[int]) -> tuple[Float32, ...]:
         pieces, start = [], 0
@@ -102,12 +114,13 @@ class NumpyOps:
         return x[rows]
 
 
-def _silu_times(gate: Float32, up: Float32) -> Float32:
-    out = np.exp(-gate)
-    out += np.float32(1)
-    np.divide(gate, out, out=out)
-    out *= up
-    return out
+def _silu_times(gate: Float32, up: Float32) -> None:
+    """gate becomes silu(gate) * up. exp may overflow to infinity, and then the result is zero, as it should be."""
+    with np.errstate(over="ignore"):
+        denominator = np.exp(-gate)
+    denominator += np.float32(1)
+    np.divide(gate, denominator, out=gate)
+    gate *= up
 
 
-_ACTIVATIONS = {"silu": _silu_times}
+_ACTIVATIONS: dict[ActivationName, Callable[[Float32, Float32], None]] = {"silu": _silu_times}
