@@ -122,11 +122,11 @@ class _Reader:
 
     def eos_token_ids(self) -> tuple[int, ...]:
         """End of sequence, of turn and of message, and the turn-end token of the chat template."""
-        ids = {self.token_id("eos"), self.token_id("eot"), self.token_id("eom")} - {None}
-        known = {self.metadata.text_entry("tokenizer.ggml.tokens", token_id) for token_id in ids if token_id is not None}
+        ids = {found for name in ("eos", "eot", "eom") if (found := self.token_id(name)) is not None}
+        known = {self.metadata.text_entry("tokenizer.ggml.tokens", token_id) for token_id in ids}
         template = self.metadata.get("tokenizer.chat_template", "")
         wanted = {text for text in _TURN_END_TEXTS if text in str(template)} - known
         if wanted:  # seldom: then the vocabulary has to be read
             tokens = self.metadata.get("tokenizer.ggml.tokens", [])
             ids |= {index for index, text in enumerate(tokens if isinstance(tokens, list) else []) if text in wanted}
-        return tuple(sorted(token_id for token_id in ids if token_id is not None))
+        return tuple(sorted(ids))

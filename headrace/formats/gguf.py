@@ -223,9 +223,7 @@ class _Header:
 
     def decode_array(self, key: str, array: _LazyArray) -> list[object]:
         if array.value_type != _STRING:
-            return list(
-                struct.unpack_from(f"<{array.count}{_SCALARS[array.value_type]}", self.data, array.position)
-            )
+            return list(struct.unpack_from(f"<{array.count}{_SCALARS[array.value_type]}", self.data, array.position))
         data, position, unpack = self.data, array.position, _U64.unpack_from
         strings: list[object] = []
         try:

@@ -27,8 +27,9 @@ class HFConfig:
 
     def _ids(self, source: dict[str, object]) -> list[int]:
         value = source.get("eos_token_id")
-        ids = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
+        entries = value if isinstance(value, list) else [] if value is None else [value]
+        ids = [entry for entry in entries if isinstance(entry, int) and entry >= 0]
+        if len(ids) != len(entries):
             raise ModelFormatError(f"{self.path.parent}: eos_token_id is {value!r}, not an id or a list of ids")
         return ids
 

@@ -32,7 +32,7 @@ Weight: TypeAlias = Any  # a packed matrix, a vector or a rope table; likewise
 ActivationName = Literal["silu"]
 
 
-# ---- what a model is made of ------------------------------------------------------------------------------------------
+# ---- what a model is made of -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class AttentionSpec:
     kv_group: int = 0  # layers of one group share block tables
 
 
-# ---- what a step is made of -------------------------------------------------------------------------------------------
+# ---- what a step is made of ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Ops(Protocol):
         ...
 
 
-# ---- the other faces of a backend -------------------------------------------------------------------------------------
+# ---- the other faces of a backend ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ ARCHITECTURES = {
 def find_architecture(word: str) -> Architecture:
     """Raises `UnsupportedModelError` that lists the known ones."""
     if word not in ARCHITECTURES:
-        raise UnsupportedModelError(f"the architecture {word!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
+        raise UnsupportedModelError(
+            f"the architecture {word!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
+        )
     module, _, name = ARCHITECTURES[word].partition(":")
     return cast(Architecture, getattr(importlib.import_module(module), name))

@@ -16,6 +16,7 @@ class Part:
 
     name: str
     shape: tuple[int, ...]
+    num_heads: int = 1  # that the rows are divided among
 
 
 @dataclass(frozen=True)

@@ -56,17 +56,20 @@ def plan_units(inputs: StepInputs, block_size: int, num_threads: int) -> list[Un
     query_lens = np.diff(inputs.query_starts)
     units = [
         _make_unit(inputs, block_size, np.array([request]), np.arange(start, end)[None])
-        for request in np.flatnonzero(query_lens > 1)
+        for request in np.flatnonzero(query_lens > 1).tolist()
         for start, end in _prefill_cuts(inputs, request, num_threads)
     ]
     decodes = np.flatnonzero(query_lens == 1)
     decodes = decodes[np.argsort(-inputs.context_lens[decodes], kind="stable")]
     for requests in _decode_cuts(inputs, decodes, num_threads):
-        units.append(_make_unit(inputs, block_size, requests, inputs.query_starts[requests][:, None]))
+        rows = inputs.query_starts[requests].astype(np.intp)
+        units.append(_make_unit(inputs, block_size, requests, rows[:, None]))
     return units
 
 
-def attend(q: Float32, cache: KVCache, spec: AttentionSpec, units: list[Unit], block_size: int, pool: ThreadPool) -> Float32:
+def attend(
+    q: Float32, cache: KVCache, spec: AttentionSpec, units: list[Unit], block_size: int, pool: ThreadPool
+) -> Float32:
     """[n, num_heads * head_dim] -> the same. The cache already holds this step's keys and values."""
     group = spec.num_heads // spec.num_kv_heads
     scaled = (q * np.float32(spec.scale)).reshape(len(q), spec.num_kv_heads, group, spec.head_dim)

@@ -8,12 +8,13 @@ panel is read from memory once for all rows of the step. The loop over both runs
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.backends.numpy.memory import PANEL_ROWS, Matrix
-from headrace.backends.numpy.threads import Task, ThreadPool
+from headrace.backends.numpy.threads import ThreadPool
 
 Float32 = NDArray[np.float32]
 
@@ -31,13 +32,14 @@ def multiply(x: Float32, matrix: Matrix, pool: ThreadPool) -> Float32:
 
 def divide(matrix: Matrix, num_rows: int, num_threads: int) -> list[range]:
     """Ranges of panels, one for each thread that is worth its while. Who multiplies a panel changes no bit."""
-    num_parts = num_threads if num_rows * matrix.rows.size >= MIN_SPLIT_WORK else 1
+    is_large = num_rows * matrix.rows.size >= MIN_SPLIT_WORK
+    num_parts = max(1, min(num_threads, matrix.num_panels)) if is_large else 1
     bounds = [matrix.num_panels * part // num_parts for part in range(num_parts + 1)]
-    return [range(first, last) for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [range(first, last) for first, last in pairwise(bounds)]
 
 
 def columns(matrix: Matrix, part: range) -> slice:
-    """The columns of a product that a range of panels computes. The rows after the last panel go with the last range."""
+    """The columns of a product that a range of panels computes; rows after the last panel go with the last range."""
     is_last = part.stop == matrix.num_panels
     return slice(part.start * PANEL_ROWS, len(matrix.rows) if is_last else part.stop * PANEL_ROWS)
 

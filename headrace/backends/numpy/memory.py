@@ -25,7 +25,7 @@ MIN_UNIT_ROWS = 16  # of one request, so that gathering keys stays cheap beside 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight matrix, cut into panels. The cut depends on the number of rows alone, and so do the bits of a product."""
+    """A weight matrix, cut into panels. The cut, and with it the bits of a product, depends on its size alone."""
 
     rows: Float32  # [out, in]
 
@@ -113,7 +113,11 @@ class NumpyMemory:
 
     def step_bytes(self, shape: StepShape) -> int:
         """Activations of the widest moment of a layer, logits, and what the units of attention gather."""
-        widths = 4 * shape.hidden_size + 3 * shape.intermediate_size + 4 * shape.attention.num_heads * shape.attention.head_dim
+        widths = (
+            4 * shape.hidden_size
+            + 3 * shape.intermediate_size
+            + 4 * shape.attention.num_heads * shape.attention.head_dim
+        )
         gathered = 2 * shape.attention.num_kv_heads * shape.attention.head_dim * shape.max_model_len
         scores = 3 * shape.attention.num_heads * max(MAX_UNIT_PAIRS * TILE, MIN_UNIT_ROWS * shape.max_model_len)
         floats = (

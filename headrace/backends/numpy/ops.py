@@ -58,7 +58,7 @@ class NumpyOps:
         mean = np.add.reduce(runs * runs, axis=-1, keepdims=True)
         mean /= np.float32(len(weight))
         mean += np.float32(eps)
-        out = runs / np.sqrt(mean, out=mean)
+        out = np.divide(runs, np.sqrt(mean), dtype=np.float32)
         out *= weight
         return out.reshape(x.shape)
 
@@ -103,9 +103,7 @@ class NumpyOps:
         np.add(second * cos, first * sin, out=out[..., half:])
         return out.reshape(x.shape)
 
-    def paged_attention(
-        self, q: Float32, k: Float32, v: Float32, attention: AttentionSpec, step: NumpyStep
-    ) -> Float32:
+    def paged_attention(self, q: Float32, k: Float32, v: Float32, attention: AttentionSpec, step: NumpyStep) -> Float32:
         cache = self._memory.kv_caches[attention.layer]
         cache.write(step.inputs.slots, k, v, attention.head_dim)
         return attend(q, cache, attention, step.units, self._memory.block_size, self._pool)

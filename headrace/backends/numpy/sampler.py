@@ -34,9 +34,7 @@ class NumpySampler:
         return tokens
 
 
-def sample_row(
-    logits: Float32, *, temperature: float, top_k: int, top_p: float, min_p: float, uniform: float
-) -> int:
+def sample_row(logits: Float32, *, temperature: float, top_k: int, top_p: float, min_p: float, uniform: float) -> int:
     """One token id from logits `[vocab]`, at a temperature above 0."""
     weights = _weights(logits, temperature)
     ids: Ids | None = None  # ascending ids of what is left; None: all
@@ -54,7 +52,7 @@ def sample_row(
 
 
 def _weights(logits: Float32, temperature: float) -> Float64:
-    """exp((logits - max) / temperature): the division after the subtraction, so that tiny temperatures do not overflow."""
+    """exp((logits - max) / temperature). Subtracted first, so that a tiny temperature does not overflow."""
     return np.exp((logits - logits.max()).astype(np.float64) / temperature)
 
 

@@ -91,7 +91,11 @@ class Llama:
             specs.append(MatrixSpec("lm_head", (Part("lm_head", (vocab, hidden)),)))
         for i in range(facts.num_hidden_layers):
             at = f"layers.{i}."
-            q, k, v = (Part(at + "q", (q_width, hidden)), Part(at + "k", (kv_width, hidden)), Part(at + "v", (kv_width, hidden)))
+            q, k, v = (
+                Part(at + "q", (q_width, hidden), facts.num_attention_heads),
+                Part(at + "k", (kv_width, hidden), facts.num_key_value_heads),
+                Part(at + "v", (kv_width, hidden)),
+            )
             gate, up = Part(at + "gate", (inner, hidden)), Part(at + "up", (inner, hidden))
             specs += [
                 VectorSpec(at + "norm1", hidden),

@@ -51,22 +51,20 @@ class _Reader:
         self._facts = facts
         self._names = names
         self._checkpoint = checkpoint
-        # rows of these parts are divided among so many heads
-        self._heads = {"layers.{}.q": facts.num_attention_heads, "layers.{}.k": facts.num_key_value_heads}
 
     def read(self, part: Part) -> StoredTensor:
         pattern, name = self._lookup(part.name)
         tensor = self._checkpoint.tensor(name, part.shape)
-        return rows_to_halves(tensor, self._heads[pattern]) if pattern in self._names.interleaved else tensor
+        return rows_to_halves(tensor, part.num_heads) if pattern in self._names.interleaved else tensor
 
     def refuse_unknown(self, specs: list[WeightSpec]) -> None:
-        """A tensor that no spec asks for would be left out of the arithmetic; refuse it, unless that is known to be right."""
+        """A tensor that no spec asks for would be left out of the arithmetic: an error, unless known to be right."""
         wanted = {self._lookup(name)[1] for spec in specs for name in _part_names(spec)}
         for name in self._checkpoint.names():
             if name not in wanted and not any(re.fullmatch(pattern, name) for pattern in self._names.ignored):
                 raise ModelFormatError(
-                    f"{self._facts.path}: the tensor {name!r} is unknown to the architecture {self._facts.architecture!r}, "
-                    "and leaving it out would change the model"
+                    f"{self._facts.path}: the architecture {self._facts.architecture!r} has no use for the tensor "
+                    f"{name!r}, and leaving it out would change the model"
                 )
 
     def _lookup(self, part_name: str) -> tuple[str, str]:
