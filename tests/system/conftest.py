@@ -21,20 +21,24 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def demo_tokenizer() -> str:
+    return str(locate_model(""))
+
+
 @pytest.fixture
-def start_server(tiny_model: Path) -> Iterator[Callable[..., Server]]:
+def start_server(tiny_model: Path, demo_tokenizer: str) -> Iterator[Callable[..., Server]]:
     """Start servers of the tiny model with more flags; all are gone after the test."""
     servers: list[Server] = []
 
     def start(*flags: str, **options: object) -> Server:
-        tokenizer = str(locate_model(""))
         servers.append(
             Server(
                 str(tiny_model),
                 "--load-format",
                 "dummy",
                 "--tokenizer",
-                tokenizer,
+                demo_tokenizer,
                 "--max-model-len",
                 "256",
                 *flags,

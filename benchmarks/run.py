@@ -1,0 +1,34 @@
+"""All benchmarks, or those that are named: `make bench`, `make bench ARGS="startup"`. Speed is measured here, never in
+tests; figures belong with the CPU that they were measured on, which is printed first."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from headrace.cli.doctor import cpu_flags, cpu_model
+from headrace.config.cpu import usable_cores
+
+BENCHMARKS = {
+    "startup": "serve, from the command to the first token, and where the time goes",
+    "numpy_backend": "steps of the demo model on the numpy backend: decode and prefill",
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"no such benchmark: {unknown[0]}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    core_type = os.environ.get("OPENBLAS_CORETYPE", "not set")
+    print(f"# {cpu_model()} ({' '.join(cpu_flags())}), {usable_cores()} cores, OPENBLAS_CORETYPE {core_type}")
+    for name in names or BENCHMARKS:
+        print(f"## {name}: {BENCHMARKS[name]}", flush=True)
+        importlib.import_module(f"benchmarks.{name}").main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path[0] = os.path.dirname(sys.path[0])
+    sys.exit(main(sys.argv[1:]))
