@@ -11,6 +11,14 @@ from headrace.frontend.http.errors import install_error_handlers
 from headrace.frontend.http.openai.chat import ChatCompletions
 from headrace.frontend.http.openai.completions import Completions
 from headrace.frontend.http.openai.models import Models
+from headrace.frontend.http.openai.protocol import (
+    ChatCompletion,
+    ChatCompletionRequest,
+    Completion,
+    CompletionRequest,
+    ModelList,
+)
+from headrace.frontend.http.openapi import describe, install_schemas
 from headrace.frontend.http.operations import Operations
 
 
@@ -18,10 +26,21 @@ def build_app(llm: AsyncLLM, config: HeadraceConfig) -> FastAPI:
     """Everything that HTTP clients of this server can reach. Bodies are read and checked by the routes themselves."""
     app = FastAPI(title="headrace", version=__version__, redirect_slashes=False)
     install_error_handlers(app)
+    install_schemas(app)
     operations = Operations(llm)
-    app.add_api_route("/v1/chat/completions", ChatCompletions(llm, config).post, methods=["POST"])
-    app.add_api_route("/v1/completions", Completions(llm, config).post, methods=["POST"])
-    app.add_api_route("/v1/models", Models(config).get)
+    app.add_api_route(
+        "/v1/chat/completions",
+        ChatCompletions(llm, config).post,
+        methods=["POST"],
+        openapi_extra=describe(ChatCompletion, ChatCompletionRequest),
+    )
+    app.add_api_route(
+        "/v1/completions",
+        Completions(llm, config).post,
+        methods=["POST"],
+        openapi_extra=describe(Completion, CompletionRequest),
+    )
+    app.add_api_route("/v1/models", Models(config).get, openapi_extra=describe(ModelList))
     app.add_api_route("/live", operations.live)
     app.add_api_route("/health", operations.health)
     app.add_api_route("/ready", operations.ready)

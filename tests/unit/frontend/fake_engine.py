@@ -25,6 +25,7 @@ class FakeEngine:
         self.requests: dict[str, EngineCoreRequest] = {}  # under way
         self.seen: list[EngineCoreRequest] = []
         self.aborted: list[str] = []
+        self.num_waiting = 0  # calls that had to wait for the engine to be ready
         self._messages: asyncio.Queue[EngineCoreOutputs | EngineDeadError] = asyncio.Queue()
         self._ready = asyncio.Event()
         self._changed = asyncio.Event()
@@ -38,6 +39,8 @@ class FakeEngine:
         return READY if self._ready.is_set() else None
 
     async def wait_ready(self) -> EngineCoreReadyResponse:
+        self.num_waiting += not self._ready.is_set()
+        self._notify()
         await self._ready.wait()
         return READY
 

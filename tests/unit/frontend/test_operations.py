@@ -30,8 +30,7 @@ def test_a_request_that_comes_while_the_engine_loads_waits_for_it(run, says):
         assert [await _status(server, path) for path in ("/live", "/health", "/ready")] == [200, 200, 503]
         assert (await server.client.get("/ready")).headers["retry-after"] == "5"
         waiting = asyncio.ensure_future(server.complete())
-        while not server.llm._num_active:
-            await asyncio.sleep(0)
+        await server.engine.until(lambda engine: engine.num_waiting == 1)
         server.engine.become_ready()
         assert (await waiting).json()["choices"][0]["text"] == "there"
         assert await _status(server, "/ready") == 200
