@@ -1,0 +1,19 @@
+"""Every backend in one list: a new one joins the suite by being named here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.model.ops import Backend
+from headrace.worker.backends import BACKENDS, make_backend
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """A backend with two threads, whose process-wide settings hold for the test."""
+    backend = make_backend(request.param, num_threads=2)
+    with backend.running():
+        yield backend
+    backend.close()
