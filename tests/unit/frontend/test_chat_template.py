@@ -8,7 +8,10 @@ from headrace.errors import InvalidParameterError, ModelFormatError, PromptTempl
 from headrace.frontend.chat_messages import normalise_messages
 from headrace.frontend.chat_template import ChatTemplate
 
-PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+PLAIN = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 STRICT = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
     "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{% endif %}"
@@ -37,13 +40,13 @@ def test_developer_is_system_unless_the_template_knows_it():
 
 
 def test_e01_a_template_that_refuses_the_system_role_says_so_in_its_own_words():
-    with pytest.raises(PromptTemplateError, match="^System role not supported$") as caught:
+    with pytest.raises(PromptTemplateError, match=r"^System role not supported$") as caught:
         render(STRICT, ("system", "x"))
     assert caught.value.param == "messages"
 
 
 def test_e02_two_user_turns_in_a_row_are_the_templates_to_judge():
-    with pytest.raises(PromptTemplateError, match="^Roles must alternate$"):
+    with pytest.raises(PromptTemplateError, match=r"^Roles must alternate$"):
         render(STRICT, ("user", "a"), ("user", "b"))
     assert render(PLAIN, ("user", "a"), ("user", "b")) == "user: a\nuser: b\nassistant: "
 

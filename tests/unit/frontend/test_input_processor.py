@@ -101,13 +101,13 @@ def test_prompt_and_answer_may_fill_the_context_to_the_last_token(input_processo
 
 
 def test_an_answer_that_cannot_fit_is_refused_with_all_sizes(input_processor):
-    with pytest.raises(ContextLengthError, match="256 tokens.* 300 .* 10 in the prompt and 290 in the answer"):
+    with pytest.raises(ContextLengthError, match=r"256 tokens.* 300 .* 10 in the prompt and 290 in the answer"):
         input_processor.process([5] * 10, SamplingParams(max_tokens=290))
 
 
 def test_a_text_that_is_too_long_for_its_characters_is_refused_without_tokenizing(input_processor, monkeypatch):
     monkeypatch.setattr(input_processor.tokenizer, "encode", None)
-    with pytest.raises(ContextLengthError, match="256 tokens.*at least 123457"):
+    with pytest.raises(ContextLengthError, match=r"256 tokens.*at least 123457"):
         input_processor.process("x" * (81 * 123456 + 1), SamplingParams())
 
 
