@@ -1,0 +1,237 @@
+"""`AsyncLLM` as its callers see it: streams, aborts, and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from headrace.contracts.engine import EngineCoreOutput
+from headrace.contracts.sampling_params import OutputKind, SamplingParams
+from headrace.errors import EngineDeadError, InvalidParameterError
+from headrace.frontend.async_llm import OUTPUT_CHUNK_SIZE
+from headrace.frontend.http.merge import merge
+from tests.unit.frontend.conftest import Server
+
+DELTA = SamplingParams(output_kind=OutputKind.DELTA)
+
+
+def test_generate_streams_to_the_end(run, says):
+    async def scenario(server: Server) -> None:
+        outputs = [output async for output in server.llm.generate("Hi", SamplingParams(), "label")]
+        assert outputs[-1].outputs[0].text == "Hello there"
+        assert outputs[-1].finished
+        assert {output.request_id for output in outputs} == {"label"}
+        assert not server.engine.aborted
+
+    run(scenario, says("Hello there"))
+
+
+def test_a_refused_request_raises_at_once(run):
+    async def scenario(server: Server) -> None:
+        with pytest.raises(InvalidParameterError):
+            await anext(server.llm.generate("", SamplingParams()))
+
+    run(scenario)
+
+
+def test_h01_closing_the_generator_aborts_every_choice(run):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        prepared = await server.llm.prepare("Hi", SamplingParams(n=2, output_kind=OutputKind.DELTA))
+        first, second = (request.request_id for request in prepared.core_requests)
+        async with aclosing(server.llm.generate(prepared)) as outputs:
+            waiting = asyncio.ensure_future(anext(outputs))
+            await server.engine.until(lambda engine: len(engine.requests) == 2)
+            server.engine.send(EngineCoreOutput(first, 0, [40]))
+            await waiting
+        assert server.engine.aborted == [first, second]
+
+    run(scenario)
+
+
+def test_h01_cancelling_the_task_that_waits_aborts(run):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        waiting = asyncio.ensure_future(anext(server.llm.generate("Hi", DELTA)))
+        await server.engine.until(lambda engine: bool(engine.requests))
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert len(server.engine.aborted) == 1
+
+    run(scenario)
+
+
+def test_a_wide_step_is_taken_in_without_holding_up_others(run):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        width = 3 * OUTPUT_CHUNK_SIZE
+        readers = [asyncio.ensure_future(anext(server.llm.generate([40], DELTA))) for _ in range(width)]
+        await server.engine.until(lambda engine: len(engine.requests) == width)
+        done_at_first_wake = 0
+
+        async def watch() -> None:
+            nonlocal done_at_first_wake
+            await readers[0]
+            done_at_first_wake = sum(reader.done() for reader in readers)
+
+        watcher = asyncio.ensure_future(watch())
+        server.engine.send(*(EngineCoreOutput(request_id, 0, [40]) for request_id in server.engine.requests))
+        await asyncio.gather(*readers, watcher)
+        assert done_at_first_wake < width
+        assert all(reader.result().outputs[0].token_ids == [40] for reader in readers)
+
+    run(scenario)
+
+
+def test_shutting_down_ends_every_stream(run):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        waiting = asyncio.ensure_future(anext(server.llm.generate("Hi", DELTA)))
+        await server.engine.until(lambda engine: bool(engine.requests))
+        server.llm.shutdown()
+        with pytest.raises(EngineDeadError):
+            await waiting
+
+    run(scenario)
+
+
+def test_a_fault_in_the_output_handler_ends_every_stream(run, caplog):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        waiting = asyncio.ensure_future(anext(server.llm.generate("Hi", DELTA)))
+        await server.engine.until(lambda engine: bool(engine.requests))
+        (request_id,) = server.engine.requests
+        server.engine.send(EngineCoreOutput(request_id, "0", [40]))  # type: ignore[arg-type]
+        with pytest.raises(EngineDeadError, match="cannot read"):
+            await waiting
+        assert server.llm.is_dead
+
+    run(scenario)
+
+
+# ---- clients that go away, at the level of ASGI
+
+
+class Connection:
+    """One HTTP request over ASGI whose client hangs up when the test says so."""
+
+    def __init__(self, server: Server, path: str, body: bytes) -> None:
+        self.sent: list[dict] = []
+        self._hung_up = asyncio.Event()
+        self._got_more = asyncio.Event()
+        self._incoming = [{"type": "http.request", "body": body, "more_body": False}]
+        scope = {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
+            "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "scheme": "http",
+            "headers": [(b"content-type", b"application/json")], "client": ("test", 1), "server": ("test", 80),
+        }  # fmt: skip
+        self.task = asyncio.ensure_future(server.app(scope, self._receive, self._send))
+
+    def hang_up(self) -> None:
+        self._hung_up.set()
+
+    async def until_sent(self, num_messages: int) -> None:
+        while len(self.sent) < num_messages:
+            self._got_more.clear()
+            await self._got_more.wait()
+
+    async def _receive(self) -> dict:
+        if self._incoming:
+            return self._incoming.pop(0)
+        await self._hung_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict) -> None:
+        self.sent.append(message)
+        self._got_more.set()
+
+
+@pytest.mark.parametrize("stream", [b"true", b"false"])
+@pytest.mark.parametrize("prompt", [b'"Hi"', b'["Hi", "there"]'])
+def test_h01_a_client_that_goes_away_before_the_first_token_ends_its_request(run, stream, prompt):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        body = b'{"prompt": ' + prompt + b', "stream": ' + stream + b"}"
+        connection = Connection(server, "/v1/completions", body)
+        width = 1 + prompt.count(b",")
+        await server.engine.until(lambda engine: len(engine.requests) == width)
+        connection.hang_up()
+        await server.engine.until(lambda engine: len(engine.aborted) == width)
+        await connection.task
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_h01_a_client_that_goes_away_in_mid_stream_ends_its_request(run, path):
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        body = b'{"prompt": "Hi", "messages": [{"role": "user", "content": "Hi"}], "stream": true}'
+        connection = Connection(server, path, body)
+        await server.engine.until(lambda engine: bool(engine.requests))
+        (request_id,) = server.engine.requests
+        server.engine.send(EngineCoreOutput(request_id, 0, [40]))
+        await connection.until_sent(2)
+        connection.hang_up()
+        await server.engine.until(lambda engine: engine.aborted == [request_id])
+        await connection.task
+        assert not any(b"DONE" in message.get("body", b"") for message in connection.sent)
+
+    run(scenario)
+
+
+def test_h01_a_client_that_goes_away_while_the_engine_loads_is_forgotten(run):
+    async def scenario(server: Server) -> None:
+        connection = Connection(server, "/v1/completions", b'{"prompt": "Hi"}')
+        await server.engine.until(lambda engine: engine.num_waiting == 1)
+        connection.hang_up()
+        await connection.task
+        await server.llm.wait_until_idle()
+        server.engine.become_ready()
+        assert not server.engine.seen
+
+    run(scenario, is_ready=False)
+
+
+# ---- merging
+
+
+async def _count(name: str, stop: int, closed: list[str]):
+    try:
+        for number in range(stop):
+            await asyncio.sleep(0)
+            yield f"{name}{number}"
+    finally:
+        closed.append(name)
+
+
+def test_merged_streams_keep_their_order_and_are_closed():
+    async def scenario() -> None:
+        closed: list[str] = []
+        items = [item async for item in merge([_count("a", 3, closed), _count("b", 2, closed)])]
+        assert [item for place, item in items if place == 0] == ["a0", "a1", "a2"]
+        assert [item for place, item in items if place == 1] == ["b0", "b1"]
+        assert sorted(closed) == ["a", "b"]
+        closed.clear()
+        async with aclosing(merge([_count("a", 99, closed), _count("b", 99, closed)])) as merged:
+            await anext(merged)
+        assert sorted(closed) == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_the_first_error_ends_a_merged_stream():
+    async def failing():
+        yield "x"
+        raise InvalidParameterError("no")
+
+    async def scenario() -> None:
+        closed: list[str] = []
+        with pytest.raises(InvalidParameterError):
+            async for _ in merge([_count("a", 10**9, closed), failing()]):
+                pass
+        assert closed == ["a"]
+
+    asyncio.run(scenario())
