@@ -25,6 +25,7 @@ class FakeEngine:
         self.requests: dict[str, EngineCoreRequest] = {}  # under way
         self.seen: list[EngineCoreRequest] = []
         self.aborted: list[str] = []
+        self.pace = 0  # turns of the event loop before each message: enough of them, and no reader falls behind
         self.num_waiting = 0  # calls that had to wait for the engine to be ready
         self._messages: asyncio.Queue[EngineCoreOutputs | EngineDeadError] = asyncio.Queue()
         self._ready = asyncio.Event()
@@ -60,6 +61,8 @@ class FakeEngine:
 
     async def get_output(self) -> EngineCoreOutputs:
         message = await self._messages.get()
+        for _ in range(self.pace):
+            await asyncio.sleep(0)
         if isinstance(message, EngineDeadError):
             raise message
         return message

@@ -12,7 +12,7 @@ from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import EngineDeadError, InvalidParameterError
 from headrace.frontend.async_llm import OUTPUT_CHUNK_SIZE
 from headrace.frontend.http.merge import merge
-from tests.unit.frontend.conftest import Server
+from tests.unit.frontend.serving import Server
 
 DELTA = SamplingParams(output_kind=OutputKind.DELTA)
 

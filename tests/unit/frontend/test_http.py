@@ -10,7 +10,7 @@ import pytest
 
 from headrace.contracts.engine import EngineCoreOutput, FinishReason
 from headrace.frontend.http.openai.unsupported import is_one_edit_away
-from tests.unit.frontend.conftest import Server
+from tests.unit.frontend.serving import Server
 
 VOCAB_SIZE = 49152
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

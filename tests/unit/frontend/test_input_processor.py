@@ -8,7 +8,7 @@ from headrace.contracts.engine import EngineCoreRequest
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.errors import ContextLengthError, InvalidParameterError, RequestError
 from headrace.frontend.input_processor import ChatPrompt, choice_seed
-from tests.unit.frontend.conftest import MAX_MODEL_LEN
+from tests.unit.frontend.serving import MAX_MODEL_LEN
 
 VOCAB_SIZE = 49152
 DERIVED = [-5760783379761774798, -2496093080393759568]  # of the seed -5, for the choices 1 and 2

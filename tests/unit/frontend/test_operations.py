@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headrace.contracts.engine import EngineCoreOutput
-from tests.unit.frontend.conftest import Server
+from tests.unit.frontend.serving import Server
 
 METRIC_NAMES = {
     "headrace:num_requests_running", "headrace:num_requests_waiting", "headrace:kv_cache_usage_perc",
