@@ -10,7 +10,7 @@ core. When both are ready, the table of phases and the memory plan are printed.
 
 From then on it waits for three things. SIGTERM or SIGINT: the API server drains, then the engine core; exit status 0.
 A second signal: everything is killed at once. A child that ends unasked: the cause goes to stderr, the others get a
-moment for their last words and are killed; exit status 1. Only the standard library and msgspec are imported here.
+moment for their last words and are killed; exit status 1. Of packages, only msgspec and setproctitle are imported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headrace.config.engine_config import EngineConfig
-from headrace.config.resolve import resolve
+from headrace.config.resolve import check_address, resolve
 from headrace.config.resolved import HeadraceConfig, ProcessConfig
 from headrace.contracts.codec import child_message_codec, launcher_message_codec
 from headrace.contracts.lifecycle import (
@@ -44,7 +44,7 @@ from headrace.contracts.lifecycle import (
 )
 from headrace.errors import ConfigError, StartupError
 from headrace.ipc.child import start_child
-from headrace.ipc.run_dir import make_run_dir, remove_run_dir
+from headrace.ipc.run_dir import run_dir
 
 API_SERVER = "headrace.frontend.api_server"
 ENGINE_CORE = "headrace.core.engine_core_proc"
@@ -98,14 +98,15 @@ class Launcher:
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._draining: Child | None = None  # the child that is being drained now
+        self._deadline: float | None = None  # time.monotonic() by which it has to have ended
 
     def run(self) -> int:
         """Serve until told to stop; returns the exit status. Raises `StartupError` if it cannot start."""
         with contextlib.ExitStack() as stack:
             self._signals = stack.enter_context(signals_as_socket(signal.SIGTERM, signal.SIGINT))
             self._selector.register(self._signals, selectors.EVENT_READ)
-            self._run_dir = make_run_dir()
-            stack.callback(remove_run_dir, self._run_dir)
+            check_address(self._settings)
+            self._run_dir = stack.enter_context(run_dir())
             stack.callback(self._kill_all)
             with open_listening_socket(self._settings.host, self._settings.port) as sock:
                 self._address = sock.getsockname()
@@ -135,6 +136,7 @@ class Launcher:
 
     def _announce(self) -> None:
         host, port = self._address[:2]
+        host = f"[{host}]" if ":" in host else host
         for line in [*phase_table(self._phases, self._began), *self._reports]:
             say(line)
         say(f"{self._config.model.served_model_name} is ready at http://{host}:{port}/v1")
@@ -144,7 +146,11 @@ class Launcher:
     def _watch(self) -> int:
         codec = child_message_codec()
         while True:
-            for key, _ in self._selector.select():
+            events = self._selector.select(self._deadline and max(0.0, self._deadline - time.monotonic()))
+            if not events and self._draining is not None:
+                say(f"error: {self._draining.name} does not end")
+                return 1
+            for key, _ in events:
                 if key.data is None:
                     status = self._on_signal()
                 else:
@@ -181,17 +187,22 @@ class Launcher:
             say("stopped while starting")
             return 128 + signum
         say("draining: no new requests; what runs may finish. Once more to stop at once")
-        self._draining = self._api
-        self._api.send(Drain(self._config.server.shutdown_timeout))
+        timeout = self._config.server.shutdown_timeout
+        self._drain(self._api, timeout, None if timeout is None else timeout + STOP_S)
         return None
+
+    def _drain(self, child: Child, timeout: float | None, deadline_s: float | None) -> None:
+        """Tell a child to end; it is given up after `deadline_s` seconds."""
+        self._draining = child
+        self._deadline = None if deadline_s is None else time.monotonic() + deadline_s
+        child.send(Drain(timeout))
 
     def _on_end(self, child: Child) -> int | None:
         """A control channel has reached its end, so its child is gone or going."""
         self._selector.unregister(child.channel)
         if self._draining is self._api and child is self._api:
             if child.wait(STOP_S) == 0:
-                self._draining = self._core
-                self._core.send(Drain())
+                self._drain(self._core, None, STOP_S)
                 return None
         elif self._draining is self._core and child is self._core and child.wait(STOP_S) == 0:
             say("stopped")
@@ -232,8 +243,9 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, address = found[0][0], found[0][4]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}", flag="--port") from None
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror or error if isinstance(error, OSError) else "no such host"
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}", flag="--port") from None
 
 
 def phase_table(phases: list[Phase], began: float) -> list[str]:
@@ -247,8 +259,10 @@ def phase_table(phases: list[Phase], began: float) -> list[str]:
 
 
 def say(line: str) -> None:
-    sys.stderr.write(f"headrace: {line}\n" if "\n" not in line else f"{line}\n")
-    sys.stderr.flush()
+    """To the operator, if there is still one who reads: a closed stderr must not stop a drain."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"headrace: {line}\n" if "\n" not in line else f"{line}\n")
+        sys.stderr.flush()
 
 
 def launch(settings: EngineConfig) -> int:

@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from headrace import __version__
 from headrace.config.cpu import available_memory, usable_cores
 from headrace.config.model_files import locate_model, read_model_facts
 from headrace.errors import StartupError
+from headrace.ipc.run_dir import socket_folder
 
 INSTRUCTION_SETS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "bf16", "i8mm")
 
@@ -74,10 +74,9 @@ def demo_model() -> Iterator[Line]:
 
 
 def sockets() -> Iterator[Line]:
-    """Unix socket paths have a limit of about 107 bytes; a deep temporary folder breaks it."""
-    folder = tempfile.gettempdir()
+    folder = socket_folder()
     writable = os.access(folder, os.W_OK | os.X_OK)
-    yield writable and len(folder) < 64, "folder for sockets", f"{folder}" + ("" if writable else " is not writable")
+    yield writable, "folder for sockets", folder + ("" if writable else " is not writable")
 
 
 def cpu_model() -> str:

@@ -7,20 +7,32 @@ import os
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+PROC_CGROUP = Path("/proc/self/cgroup")
 
 
 def usable_cores() -> int:
     """Cores that this process may run on: its affinity, cut to the cgroup's quota. At least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota(CGROUP)
-    return max(1, min(cores, math.ceil(quota)) if quota is not None else cores)
+    quotas = [quota for folder in own_cgroups() if (quota := _cgroup_quota(folder)) is not None]
+    return max(1, min([cores, *map(math.ceil, quotas)]))
 
 
 def available_memory() -> int:
     """Bytes that can still be allocated: what the kernel calls available, cut to what the cgroup has left."""
-    available = _meminfo_available()
-    left = _cgroup_memory_left(CGROUP)
-    return available if left is None else min(available, left)
+    left = [size for folder in own_cgroups() if (size := _cgroup_memory_left(folder)) is not None]
+    return min([_meminfo_available(), *left])
+
+
+def own_cgroups() -> list[Path]:
+    """The cgroup that this process is in and all above it, each of which may set a limit. In a container that is
+    usually the root of what it sees."""
+    try:
+        lines = PROC_CGROUP.read_text().splitlines()
+    except OSError:
+        return [CGROUP]
+    paths = [line.removeprefix("0::").strip("/") for line in lines if line.startswith("0::")]
+    own = CGROUP / paths[0] if paths else CGROUP
+    return [own, *(parent for parent in own.parents if parent.is_relative_to(CGROUP))]
 
 
 def _cgroup_quota(root: Path) -> float | None:

@@ -58,7 +58,6 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
             scheduler=SCHEDULER,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=_max_num_batched_tokens(config, backend),
-            max_model_len=max_model_len,
         ),
         worker=WorkerConfig(
             backend=backend, num_threads=config.num_threads or usable_cores(), executor=UNIPROC_EXECUTOR
@@ -93,13 +92,18 @@ def _max_num_batched_tokens(config: EngineConfig, backend: str) -> int:
     return config.max_num_batched_tokens
 
 
-def _server(config: EngineConfig) -> ServerConfig:
+def check_address(config: EngineConfig) -> None:
+    """Raises `ConfigError` for an address that must not be opened. The launcher asks before it opens any."""
     if not config.allow_unauthenticated and not _is_loopback(config.host):
         raise ConfigError(
             f"other machines can reach {config.host!r}, and nothing would ask them for a key; add "
             "--allow-unauthenticated if that is meant",
             flag="--host",
         )
+
+
+def _server(config: EngineConfig) -> ServerConfig:
+    check_address(config)
     return ServerConfig(
         host=config.host,
         port=config.port,

@@ -28,7 +28,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: str  # import string of the class
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_model_len: int
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):

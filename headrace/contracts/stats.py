@@ -11,7 +11,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, gc=False):
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
     kv_cache_usage: float = 0.0  # 0..1: blocks in use over all blocks
-    prefix_cache_queries: int = 0  # counter: prompt tokens looked up
+    prefix_cache_queries: int = 0  # counter: known tokens of new requests, looked up
     prefix_cache_hits: int = 0  # counter: of those, tokens found
     num_preemptions: int = 0  # counter
     step_counter: int = 0  # counter

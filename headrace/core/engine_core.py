@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from headrace.config.import_string import load_by_name
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.engine import (
     EngineCoreOutput,
@@ -18,8 +18,16 @@ from headrace.contracts.engine import (
 )
 from headrace.core.executor.executor import Executor
 from headrace.core.request import Request
+from headrace.core.sched.admission import check_tokens
 from headrace.core.sched.scheduler import Outputs, Scheduler
 from headrace.errors import RequestError
+
+
+class Refusal(NamedTuple):
+    """A request that does not get as far as the scheduler, and its answer."""
+
+    client_index: int
+    output: EngineCoreOutput
 
 
 class EngineCore:
@@ -42,8 +50,8 @@ class EngineCore:
         """Allocate the KV cache and set up the scheduler. The executor has loaded its model. Raises `StartupError`."""
         config = self._config
         self.num_kv_blocks = self.executor.initialize_kv_cache()
-        scheduler_class: Any = import_by_name(config.scheduler.scheduler)
-        self.scheduler = scheduler_class(config.scheduler, config.cache, config.limits, self.num_kv_blocks)
+        scheduler_class: Any = load_by_name(config.scheduler.scheduler)
+        self.scheduler = scheduler_class(config.scheduler, config.cache, self.num_kv_blocks)
 
     # ---- the step ----------------------------------------------------------------------------------------------------
 
@@ -63,10 +71,14 @@ class EngineCore:
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
-    def prepare(self, message: EngineCoreRequest) -> Request:
-        """Make the scheduler's record of a request, block hashes included. Thread-safe: the input thread does this, so
-        that the step loop does nothing that grows with a prompt."""
+    def prepare(self, message: EngineCoreRequest) -> Request | Refusal:
+        """Make the scheduler's record of a request, block hashes included, or refuse it. Thread-safe: the input thread
+        does this, so that the step loop does nothing that grows with a prompt."""
         cache = self._config.cache
+        try:
+            check_tokens(message, self._config.limits)
+        except RequestError as error:
+            return refuse(message.request_id, message.client_index, error)
         return Request(
             message,
             eos_token_ids=self._config.model.facts.eos_token_ids,
@@ -74,21 +86,15 @@ class EngineCore:
             block_size=cache.block_size if cache.enable_prefix_caching else None,
         )
 
-    def add_request(self, request: Request) -> None:
-        """Queue a request; one that can never run is answered with its error."""
-        try:
-            self.scheduler.add_request(request)
-        except RequestError as error:
-            self._pending.setdefault(request.client_index, []).append(
-                EngineCoreOutput(
-                    request.request_id,
-                    request.num_output_tokens,
-                    [],
-                    FinishReason.ERROR,
-                    error_message=error.message,
-                    error_code=error.code,
-                )
-            )
+    def add_request(self, request: Request | Refusal) -> None:
+        """Queue what `prepare` has made of a request; one that can never run is answered with its error."""
+        if isinstance(request, Request):
+            try:
+                self.scheduler.add_request(request)
+                return
+            except RequestError as error:
+                request = refuse(request.request_id, request.client_index, error)
+        self._pending.setdefault(request.client_index, []).append(request.output)
 
     def abort_requests(self, request_ids: list[str]) -> None:
         for client_index, outputs in self.scheduler.abort_requests(request_ids).items():
@@ -100,7 +106,10 @@ class EngineCore:
         if method is None:
             answer = UtilityOutput(call.call_id, failure_message=f"no such method: {call.method[:64]}")
         else:
-            answer = UtilityOutput(call.call_id, result=method())
+            try:
+                answer = UtilityOutput(call.call_id, result=method())
+            except Exception as error:
+                answer = UtilityOutput(call.call_id, failure_message=f"{call.method} failed: {type(error).__name__}")
         return EngineCoreOutputs(self.engine_index, self.incarnation, [], None, time.time(), answer)
 
     def reset_prefix_cache(self) -> bool:
@@ -125,7 +134,7 @@ class EngineCore:
         }
 
 
-def import_by_name(import_string: str) -> Any:
-    """`package.module:name` to the object."""
-    module, _, name = import_string.partition(":")
-    return getattr(importlib.import_module(module), name)
+def refuse(request_id: str, client_index: int, error: RequestError) -> Refusal:
+    """`first_index` 0: a refusal is about the request, not about a place in its output."""
+    output = EngineCoreOutput(request_id, 0, [], FinishReason.ERROR, error_message=error.message, error_code=error.code)
+    return Refusal(client_index, output)

@@ -11,11 +11,13 @@ import secrets
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 import msgspec
 import zmq
 
+from headrace.config.import_string import load_by_name
 from headrace.config.resolved import HeadraceConfig, ProcessConfig
 from headrace.contracts.codec import (
     abort_codec,
@@ -43,38 +45,38 @@ from headrace.contracts.lifecycle import (
     LauncherMessage,
     Report,
 )
-from headrace.core.engine_core import EngineCore, import_by_name
+from headrace.core.engine_core import EngineCore, Refusal
 from headrace.core.request import Request
 from headrace.errors import ProtocolError, StartupError
-from headrace.ipc.child import Launcher, become_child
+from headrace.ipc.child import LauncherLink, become_child
 from headrace.ipc.sockets import connect
 
 READY_ADDRESS = "inproc://ready"
 
 
 class Stop:
-    """In the inbox: finish what is there and end."""
+    """In a queue: end now."""
 
 
 class EngineCoreProc:
     """One engine core and its threads. `start`, then `run_busy_loop`."""
 
-    def __init__(self, process: ProcessConfig, launcher: Launcher) -> None:
+    def __init__(self, process: ProcessConfig, launcher: LauncherLink) -> None:
         self.config: HeadraceConfig = process.config
         self.engine_index = process.index
         self.incarnation = secrets.randbits(48)
         self._launcher = launcher
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._frontend: SimpleQueue[Endpoint] = SimpleQueue()
-        self._inbox: SimpleQueue[Request | list[str] | tuple[int, UtilityCall] | Stop] = SimpleQueue()
-        self._outbox: SimpleQueue[EngineInit | tuple[int, EngineCoreOutputs] | Stop] = SimpleQueue()
+        self._inbox: SimpleQueue[Request | Refusal | list[str] | UtilityCall | Exception | Stop] = SimpleQueue()
+        self._outbox: SimpleQueue[EngineInit | tuple[int, EngineCoreOutputs]] = SimpleQueue()
         self._stopping = False
         self._ready_socket = self._context.socket(zmq.PAIR)
         self._ready_socket.bind(READY_ADDRESS)
-        executor = import_by_name(self.config.worker.executor)(self.config)
+        executor = load_by_name(self.config.worker.executor)(self.config)
         self.core = EngineCore(self.config, executor, engine_index=self.engine_index, incarnation=self.incarnation)
-        self._output_thread = threading.Thread(target=self._run_output, name="output", daemon=True)
-        self._input_thread = threading.Thread(target=self._run_input, name="input", daemon=True)
+        self._output_thread = self._make_thread("output", self._run_output)
+        self._input_thread = self._make_thread("input", self._run_input)
 
     # ---- start -------------------------------------------------------------------------------------------------------
 
@@ -104,18 +106,29 @@ class EngineCoreProc:
         elif isinstance(message, Drain):
             self._inbox.put(Stop())
 
+    def _make_thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        """A thread whose failure is the whole process's: an engine that hears or says nothing must not look alive."""
+
+        def guarded() -> None:
+            try:
+                run()
+            except Exception as error:
+                self._inbox.put(error)
+
+        return threading.Thread(target=guarded, name=name, daemon=True)
+
     # ---- the busy loop -----------------------------------------------------------------------------------------------
 
     def run_busy_loop(self) -> None:
-        """Step while there is work, sleep while there is none, end when told to and done."""
+        """Step while there is work, sleep while there is none, end when told to: the front end is gone by then, and
+        nobody waits for what still runs."""
         core = self.core
-        while core.has_work or not self._stopping:
+        while not self._stopping:
             self._take_messages(wait=not core.has_work)
             self._send(core.take_pending())
-            if core.scheduler.has_work:
+            if core.scheduler.has_work and not self._stopping:
                 self._send(core.step(self._take_messages))
-        self._outbox.put(Stop())
-        self._output_thread.join()
+        core.executor.shutdown()
 
     def _take_messages(self, *, wait: bool = False) -> None:
         """Act on everything in the inbox; with `wait`, on at least one message."""
@@ -123,15 +136,16 @@ class EngineCoreProc:
             while True:
                 message = self._inbox.get(wait)
                 wait = False
-                if isinstance(message, Request):
+                if isinstance(message, Request | Refusal):
                     self.core.add_request(message)
                 elif isinstance(message, list):
                     self.core.abort_requests(message)
+                elif isinstance(message, UtilityCall):
+                    self._outbox.put((message.client_index, self.core.call_utility(message)))
                 elif isinstance(message, Stop):
                     self._stopping = True
                 else:
-                    client_index, call = message
-                    self._outbox.put((client_index, self.core.call_utility(call)))
+                    raise message
         except Empty:
             pass
 
@@ -164,8 +178,7 @@ class EngineCoreProc:
                 elif kind == EngineCoreRequestType.ABORT:
                     self._inbox.put(aborts.decode(payload))
                 elif kind == EngineCoreRequestType.UTILITY:
-                    call = utilities.decode(payload)
-                    self._inbox.put((call.client_index, call))
+                    self._inbox.put(utilities.decode(payload))
                 elif kind == EngineCoreRequestType.INIT:
                     self._outbox.put(init.decode(payload))
                 else:
@@ -179,15 +192,14 @@ class EngineCoreProc:
         """Encode and send what the busy loop hands over. A client's address comes before its first output."""
         codec = outputs_codec()
         clients: dict[int, zmq.Socket[bytes]] = {}
-        while not isinstance(item := self._outbox.get(), Stop):
+        while True:
+            item = self._outbox.get()
             if isinstance(item, EngineInit):
                 clients[item.client_index] = connect(self._context, zmq.PUSH, item.outputs)
             else:
                 client_index, outputs = item
                 if client_index in clients:
                     clients[client_index].send(codec.encode(outputs))
-        for sock in clients.values():
-            sock.close(linger=1000)
 
 
 def split_frames(frames: list[bytes]) -> tuple[bytes, bytes]:

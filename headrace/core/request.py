@@ -16,7 +16,6 @@ class RequestStatus(enum.IntEnum):
     FINISHED_STOPPED = 3
     FINISHED_LENGTH_CAPPED = 4
     FINISHED_ABORTED = 5
-    FINISHED_ERROR = 6
 
     @property
     def is_finished(self) -> bool:
@@ -26,18 +25,15 @@ class RequestStatus(enum.IntEnum):
 _S = RequestStatus
 
 LEGAL_MOVES: dict[RequestStatus, frozenset[RequestStatus]] = {
-    _S.WAITING: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}),
-    _S.RUNNING: frozenset(
-        {_S.PREEMPTED, _S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}
-    ),
-    _S.PREEMPTED: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}),
+    _S.WAITING: frozenset({_S.RUNNING, _S.FINISHED_ABORTED}),
+    _S.RUNNING: frozenset({_S.PREEMPTED, _S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED}),
+    _S.PREEMPTED: frozenset({_S.RUNNING, _S.FINISHED_ABORTED}),
 } | {status: frozenset() for status in RequestStatus if status.is_finished}
 
 FINISH_REASONS: dict[RequestStatus, FinishReason] = {
     _S.FINISHED_STOPPED: FinishReason.STOP,
     _S.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
     _S.FINISHED_ABORTED: FinishReason.ABORT,
-    _S.FINISHED_ERROR: FinishReason.ERROR,
 }
 
 

@@ -20,13 +20,13 @@ import uvloop
 
 from headrace.config.resolved import ProcessConfig
 from headrace.contracts.lifecycle import ChildFailed, ChildReady, Drain, LauncherMessage, Listening, PeerDied
-from headrace.errors import StartupError
+from headrace.errors import EngineDeadError, StartupError
 from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.core_client.mp import AsyncMPClient
 from headrace.frontend.http.app import build_app
-from headrace.ipc.child import Launcher, become_child
+from headrace.ipc.child import LauncherLink, become_child
 
-LAST_WORDS_S = 1.0  # after the engine has died: time for the answers that say so to reach their clients
+LAST_WORDS_S = 1.0  # for requests that cannot go on: time for the answers that say so to reach their clients
 
 
 class HTTPServer(uvicorn.Server):
@@ -40,7 +40,7 @@ class HTTPServer(uvicorn.Server):
 class APIServer:
     """One API server process. `run` returns the exit status."""
 
-    def __init__(self, process: ProcessConfig, launcher: Launcher, sock: socket.socket) -> None:
+    def __init__(self, process: ProcessConfig, launcher: LauncherLink, sock: socket.socket) -> None:
         self._process = process
         self._launcher = launcher
         self._sock = sock
@@ -58,6 +58,7 @@ class APIServer:
             self._http = HTTPServer(http_settings(build_app(self._llm, process.config)))
         self._tasks: set[asyncio.Task[None]] = set()
         self._launcher.listen(lambda message: loop.call_soon_threadsafe(self._on_launcher_message, message))
+        self._spawn(self._watch_handshake())
         self._launcher.tell(ChildReady())
         try:
             await self._http.serve(sockets=[self._sock])
@@ -72,21 +73,35 @@ class APIServer:
             self._spawn(self._give_up(message.message))
 
     async def _drain(self, timeout: float | None) -> None:
-        """Take nothing new, let what runs finish, and leave."""
+        """Take nothing new, let what runs finish (at most `timeout` seconds, then it ends with an error), and leave."""
         self._llm.start_draining()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._llm.wait_until_idle()
+        if not await self._is_idle_within(timeout):
+            self._llm.cancel_all("The server is shutting down and cannot finish this request.")
+            await self._is_idle_within(LAST_WORDS_S)
         self._http.should_exit = True
 
     async def _give_up(self, message: str) -> None:
         """The engine is gone: tell everybody who waits, and leave with a failure."""
         self._exit_status = 1
         self._client.mark_dead(message)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_S):
-                await self._llm.wait_until_idle()
+        await self._is_idle_within(LAST_WORDS_S)
         self._http.should_exit = True
+
+    async def _is_idle_within(self, seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._llm.wait_until_idle()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _watch_handshake(self) -> None:
+        """A handshake that fails ends the server: an engine core that speaks another protocol never answers."""
+        try:
+            await self._client.wait_ready()
+        except EngineDeadError as error:
+            self._launcher.tell(ChildFailed(error.message))
+            await self._give_up(error.message)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -125,6 +125,12 @@ class AsyncLLM:
         """From now on new requests are refused with `ServiceUnavailableError`; those that run go on."""
         self._is_draining = True
 
+    def cancel_all(self, reason: str) -> None:
+        """End every running request with `ServiceUnavailableError`."""
+        request_ids = self._output_processor.fail_all(reason, ServiceUnavailableError)
+        if request_ids and self._death is None:
+            self._client.abort_requests(request_ids)
+
     async def wait_until_idle(self) -> None:
         """Wait until no request is under way."""
         await self._idle.wait()

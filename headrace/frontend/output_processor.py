@@ -158,12 +158,14 @@ class OutputProcessor:
             self._finish(choice, FinishReason.ABORT, stats)
         return [choice.request_id for choice in open_choices]
 
-    def fail_all(self, message: str, error_type: type[RequestError]) -> None:
-        """The engine core is gone: every request ends with an error of its own."""
+    def fail_all(self, message: str, error_type: type[RequestError]) -> list[str]:
+        """End every request with an error of its own. Returns the ids that the engine core still works on."""
         requests = {id(choice.request): choice.request for choice in self._choices.values()}
+        request_ids = list(self._choices)
         self._choices.clear()
         for request in requests.values():
             request.collector.fail(error_type(message))
+        return request_ids
 
     def process_outputs(self, outputs: Sequence[EngineCoreOutput], stats: IterationStats) -> list[str]:
         """Give out what these outputs bring. Returns the ids that the engine core has to abort: those that a stop
@@ -178,7 +180,7 @@ class OutputProcessor:
                 to_abort += self._fail(choice, _error_of(output), stats)
             elif output.first_index > len(choice.token_ids):
                 lost = EngineError("A part of the answer was lost on its way from the engine.")
-                to_abort += [choice.request_id, *self._fail(choice, lost, stats)]
+                to_abort += self._fail(choice, lost, stats)
             elif self._take_in(choice, output, now, stats):
                 to_abort.append(choice.request_id)
         return to_abort
@@ -218,13 +220,13 @@ class OutputProcessor:
         )
 
     def _fail(self, choice: ChoiceState, error: RequestError, stats: IterationStats) -> list[str]:
-        """End the whole request of a choice that failed. Returns the ids of its other choices that are still
-        running."""
+        """End the whole request of a choice that failed. Returns the ids of all its choices that may still run, this
+        one's too: whatever the engine core thinks of it, nobody waits for it any more."""
         request = choice.request
         self._finish(choice, FinishReason.ERROR, stats)
         others = self.abort_request(request, stats)
         request.collector.fail(error)
-        return others
+        return [choice.request_id, *others]
 
 
 def _make_detokenizer(params: SamplingParams, tokenizer: Tokenizer) -> Detokenizer:

@@ -8,7 +8,6 @@ its control channel does too.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -26,6 +25,7 @@ from headrace.contracts.lifecycle import ChildMessage, LauncherMessage, Phase
 from headrace.ipc.control import ControlChannel, channel_pair
 
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -38,26 +38,32 @@ def start_child(
     ours, theirs = channel_pair()
     with theirs:
         fds = (theirs.fileno(), *extra_fds)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, title, repr(time.monotonic()), *map(str, fds)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=fds,
-            env=child_environment(),
-        )
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, LAUNCHER_SIGNALS)  # inherited, until `become_child`
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, title, repr(time.monotonic()), *map(str, fds)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=fds,
+                env=child_environment(),
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return process, ours
 
 
 def child_environment() -> dict[str, str]:
-    """Our environment, with the package of this very process first on the path: all processes run the same code."""
+    """Our environment, in which a child finds the package that this very process runs from."""
+    if PACKAGE_PARENT in sys.path[1:]:  # the first is the folder or script that we were started from
+        return dict(os.environ)
     path = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": PACKAGE_PARENT + (os.pathsep + path if path else "")}
 
 
-class Launcher:
+class LauncherLink:
     """The launcher, as a child sees it."""
 
     def __init__(self, channel: ControlChannel, process: str) -> None:
-        """`process` is the child's own short name: "api", "core"."""
+        """`process` is the child's own short name: "api-0", "core-0"."""
         self.process = process
         self._channel = channel
         self._sends: Codec[ChildMessage] = child_message_codec()
@@ -91,16 +97,23 @@ class Launcher:
         threading.Thread(target=run, name="launcher", daemon=True).start()
 
 
-def become_child(argv: Sequence[str]) -> tuple[Launcher, list[int]]:
-    """First thing in a child: title, end with the parent, leave terminal signals to the launcher.
+def become_child(argv: Sequence[str]) -> tuple[LauncherLink, list[int]]:
+    """First thing in a child: title, end with the parent, leave signals to the launcher. A terminal sends SIGINT to all
+    processes, and service managers SIGTERM; only the launcher acts on them.
 
     `argv` is [program, TITLE, STARTED, CONTROL_FD, EXTRA_FD...]. Call it when all imports are done: that phase is
     reported to the launcher. Returns the launcher and the extra descriptors."""
     title, started, control_fd, *extra_fds = argv[1:]
     setproctitle(title)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in LAUNCHER_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LAUNCHER_SIGNALS)
+    for fd in (control_fd, *extra_fds):
+        os.set_inheritable(int(fd), False)
     if sys.platform == "linux":
+        import ctypes  # here, as the launcher has no use for it
+
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    launcher = Launcher(ControlChannel(socket.socket(fileno=int(control_fd))), process=title.split("-")[1])
+    launcher = LauncherLink(ControlChannel(socket.socket(fileno=int(control_fd))), title.removeprefix("headrace-"))
     launcher.tell(Phase(launcher.process, "interpreter, imports", float(started), time.monotonic()))
     return launcher, list(map(int, extra_fds))

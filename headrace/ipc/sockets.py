@@ -58,7 +58,7 @@ def connect(
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    """No high-water mark: a message between our processes is never dropped; admission bounds what is in flight."""
+    """No high-water mark: a message between our processes is never dropped, and no sender ever waits in a step."""
     sock = context.socket(kind)
     sock.sndhwm = sock.rcvhwm = 0
     sock.linger = 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import cast
 
+from headrace.config.import_string import load_by_name
 from headrace.errors import ConfigError
 from headrace.model.ops import Backend
 
@@ -17,5 +17,4 @@ def make_backend(word: str, num_threads: int) -> Backend:
     """Raises `ConfigError` for a word that is not in the table."""
     if word not in BACKENDS:
         raise ConfigError(f"{word!r} is not one of {', '.join(BACKENDS)}", flag="--backend")
-    module, _, name = BACKENDS[word].partition(":")
-    return cast(Backend, getattr(importlib.import_module(module), name)(num_threads))
+    return cast(Backend, load_by_name(BACKENDS[word])(num_threads))

@@ -26,22 +26,29 @@ class Server:
     """`python -m headrace serve ...` on a free port. Reads stderr as it comes; ends only what it has started."""
 
     def __init__(self, *args: str, port: str = "0", env: dict[str, str] | None = None) -> None:
+        # Between the server and us, so that a test can take away the reader of its stderr.
+        self._relay = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "headrace", "serve", *args, "--port", port],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            stderr=self._relay.stdin,
             env=os.environ | (env or {}),
         )
+        self._relay.stdin.close()
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stderr:
+        for line in self._relay.stdout:
             self.lines.append(line.rstrip("\n"))
+
+    def close_stderr(self) -> None:
+        """From now on nobody reads what the server says."""
+        self._relay.kill()
+        self._reader.join(PATIENCE_S)
 
     @property
     def stderr(self) -> str:
@@ -115,7 +122,8 @@ class Server:
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
         self._reader.join(PATIENCE_S)
-        self.process.stderr.close()
+        self._relay.wait()
+        self._relay.stdout.close()
 
 
 def wait_until(condition: Callable[[], T], patience: float = PATIENCE_S) -> T:

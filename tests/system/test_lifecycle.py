@@ -131,10 +131,45 @@ def test_h09_a_second_signal_stops_at_once(start_server):
 
 
 def test_shutdown_timeout_cuts_a_drain_short(start_server):
-    server = start_server("--shutdown-timeout", "0").wait_ready()
-    Stream(server)
+    """What runs longer ends with an error that says so, and the engine does not go on with it."""
+    server = start_server("--shutdown-timeout", "0", "--max-model-len", "8000").wait_ready()
+    streams = [Stream(server, LONG | {"max_tokens": 7000}) for _ in range(3)]
+    answers: list[tuple[int, dict]] = []
+    body = COMPLETION | {"max_tokens": 7000}
+    waiting = threading.Thread(target=lambda: answers.append(server.post("/v1/completions", body)))
+    waiting.start()
+    wait_until(lambda: server.metric("headrace:num_requests_running") == 4)
     server.signal(signal.SIGTERM)
     assert server.wait_end() == 0
+    for stream in streams:
+        stream.join(10)
+        assert '"service_unavailable"' in stream.chunks[-1]
+        assert len(stream.chunks) < 7000
+    waiting.join(10)
+    ((status, answer),) = answers
+    assert (status, answer["error"]["code"]) == (503, "service_unavailable")
+    assert "Traceback" not in server.stderr
+
+
+def test_a_signal_to_all_processes_is_a_drain(start_server):
+    """Service managers and terminals signal the whole group."""
+    server = start_server().wait_ready()
+    stream = Stream(server)
+    for title in TITLES:
+        server.signal(signal.SIGTERM, title)
+    stream.join(60)
+    assert stream.chunks[-1] == "[DONE]"
+    assert server.wait_end() == 0
+
+
+def test_a_closed_stderr_is_no_reason_to_drop_what_runs(start_server):
+    server = start_server().wait_ready()
+    stream = Stream(server)
+    server.close_stderr()
+    server.signal(signal.SIGTERM)
+    stream.join(60)
+    assert stream.chunks[-1] == "[DONE]"
+    assert server.process.wait(60) == 0
 
 
 def test_a_signal_while_starting_stops_at_once(start_server):
@@ -180,7 +215,9 @@ def test_a_taken_port_is_refused():
 def test_h14_restart_on_the_same_port(start_server):
     first = start_server().wait_ready()
     port = first.url.rpartition(":")[2]
+    pids = first.processes().values()
     first.process.kill()
+    wait_until(lambda: not any(map(is_alive, pids)))
     second = start_server(port=port)
     assert second.wait_ready()
     for _ in range(50):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Generic, TypeVar
 
+from headrace.config.import_string import load_by_name
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.model_runner import ModelRunnerOutput
 from headrace.contracts.scheduler import SchedulerOutput
@@ -28,8 +28,7 @@ class UniProcExecutor:
     """Every call runs to its end in the caller's thread."""
 
     def __init__(self, config: HeadraceConfig) -> None:
-        module, _, name = WORKER.partition(":")
-        self._worker: Any = getattr(importlib.import_module(module), name)(config)
+        self._worker: Any = load_by_name(WORKER)(config)
 
     def load_model(self) -> None:
         self._worker.load_model()

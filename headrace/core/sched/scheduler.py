@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.config.limits import Limits
 from headrace.config.resolved import CacheConfig, SchedulerConfig
 from headrace.contracts.engine import EngineCoreOutput
 from headrace.contracts.model_runner import ModelRunnerOutput
@@ -27,7 +26,7 @@ from headrace.contracts.scheduler import CachedRequestData, NewRequestData, Sche
 from headrace.contracts.stats import SchedulerStats
 from headrace.core.kv_cache.manager import KVCacheManager
 from headrace.core.request import FINISH_REASONS, Request, RequestStatus
-from headrace.core.sched.admission import check_admissible
+from headrace.core.sched.admission import check_fits
 from headrace.core.sched.preemption import choose_victim, is_protected
 from headrace.core.sched.request_queue import FCFSQueue
 from headrace.core.sched.update import judge_token
@@ -38,11 +37,10 @@ Outputs = dict[int, list[EngineCoreOutput]]  # by client index
 class Scheduler:
     """First come, first served; one thread only."""
 
-    def __init__(self, config: SchedulerConfig, cache: CacheConfig, limits: Limits, num_kv_blocks: int) -> None:
+    def __init__(self, config: SchedulerConfig, cache: CacheConfig, num_kv_blocks: int) -> None:
         self.kv = KVCacheManager(num_kv_blocks, cache.block_size, enable_caching=cache.enable_prefix_caching)
         self._max_num_seqs = config.max_num_seqs
         self._budget = config.max_num_batched_tokens
-        self._limits = limits
         self._requests: dict[str, Request] = {}  # all that are not finished
         self._waiting = FCFSQueue()
         self._prefilling: dict[str, Request] = {}
@@ -51,13 +49,19 @@ class Scheduler:
         self._step = 0
         self._num_arrived = 0
         self._num_preemptions = 0
+        self.num_duplicates = 0  # requests that came twice
         self._dropped_ids: list[str] = []  # finished since the last step: the worker still has their rows
 
     # ---- requests come and go ----------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        """Queue a request. Raises a `RequestError` for one that could never run; then nothing is kept of it."""
-        check_admissible(request, self._requests, self._limits, self.kv)
+        """Queue a request. Raises a `RequestError` for one that could never run; then nothing is kept of it.
+
+        Ids are made by our own front ends, so a known one is a message that came twice: it is counted and dropped."""
+        if request.request_id in self._requests:
+            self.num_duplicates += 1
+            return
+        check_fits(request, self.kv)
         request.arrival_order = self._num_arrived
         self._num_arrived += 1
         self._requests[request.request_id] = request
@@ -160,8 +164,9 @@ class Scheduler:
         request.num_computed_tokens = len(computed) * kv.block_size
         if request.status is RequestStatus.WAITING:
             request.num_cached_tokens = request.num_computed_tokens
-            kv.num_queried_tokens += request.num_tokens
-            kv.num_hit_tokens += request.num_computed_tokens
+            if kv.pool.enable_caching:
+                kv.num_queried_tokens += request.num_tokens
+                kv.num_hit_tokens += request.num_computed_tokens
         return True
 
     def _preempt(self, request: Request) -> None:
@@ -183,8 +188,8 @@ class Scheduler:
         requests, outputs = self._requests, Outputs()
         for request_id, token_id in zip(result.req_ids, result.sampled_token_ids, strict=True):
             request = requests.get(request_id)
-            if request is None:
-                continue
+            if request is None or request.status is not RequestStatus.RUNNING:
+                continue  # it ended, and may even have come anew, while the step ran
             first_index = request.num_output_tokens
             request.all_token_ids.append(token_id)
             request.num_computed_tokens = len(request.all_token_ids) - 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+from headrace.config.import_string import load_by_name
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.engine import EngineCoreOutputs, EngineCoreRequest
 
@@ -16,9 +16,9 @@ class InprocClient:
 
     def __init__(self, config: HeadraceConfig) -> None:
         """Load the model and allocate the KV cache. Raises `StartupError`."""
-        executor = _import(config.worker.executor)(config)
+        executor = load_by_name(config.worker.executor)(config)
         executor.load_model()
-        self.engine_core: Any = _import(ENGINE_CORE)(config, executor)
+        self.engine_core: Any = load_by_name(ENGINE_CORE)(config, executor)
         self.engine_core.start()
 
     def add_request(self, request: EngineCoreRequest) -> None:
@@ -28,12 +28,14 @@ class InprocClient:
         self.engine_core.abort_requests(request_ids)
 
     def get_output(self) -> EngineCoreOutputs:
-        """Run steps until one has something to report."""
-        while True:
-            outputs = self.engine_core.take_pending() or self.engine_core.step()
+        """Run steps until one has something to report, or nothing is left to do (then the message is empty)."""
+        engine_core = self.engine_core
+        while engine_core.has_work:
+            outputs = engine_core.take_pending() or engine_core.step()
             if outputs:
                 only_client: EngineCoreOutputs = outputs[0]
                 return only_client
+        return EngineCoreOutputs(engine_core.engine_index, engine_core.incarnation, [])
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.engine_core.has_work)
@@ -43,8 +45,3 @@ class InprocClient:
 
     def shutdown(self) -> None:
         self.engine_core.executor.shutdown()
-
-
-def _import(import_string: str) -> Any:
-    module, _, name = import_string.partition(":")
-    return getattr(importlib.import_module(module), name)

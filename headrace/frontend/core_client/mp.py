@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -31,6 +33,8 @@ from headrace.errors import EngineDeadError, EngineError, ProtocolError
 from headrace.ipc.sockets import Keys, bind
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 UtilityResult = bool | int | str | None
 
 
@@ -45,6 +49,7 @@ class AsyncMPClient:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         keys = Keys.generate() if transport == "tcp" else None
         self._input, self.endpoint = bind(self._context, zmq.ROUTER, run_dir, f"input-{client_index}", keys)
+        self._input.router_mandatory = True  # a message to an engine that is gone is an error, not lost in silence
         self._output, self._output_endpoint = bind(self._context, zmq.PULL, run_dir, f"output-{client_index}", keys)
         self._client_index = client_index
         self._engine: bytes | None = None  # its socket identity, once it has said hello
@@ -115,24 +120,27 @@ class AsyncMPClient:
     def _send(self, kind: EngineCoreRequestType, payload: bytes) -> None:
         if self._dead is not None or self._engine is None:
             raise EngineDeadError(self._dead or "The engine is not there yet.")
-        self._input.send_multipart([self._engine, kind, payload], zmq.NOBLOCK)
+        try:
+            self._input.send_multipart([self._engine, kind, payload], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            raise EngineDeadError("The engine cannot be reached.") from None
         self._read_handshakes()
 
     def _read_handshakes(self) -> None:
         for frames in receive_all(self._input.recv_multipart):
-            if len(frames) != 2:
-                continue
-            message = self._handshakes.decode(frames[1])
-            if isinstance(message, EngineHello):
-                self._greet(frames[0], message)
-            elif message.incarnation == self._incarnation and not self._ready.done():
-                self._ready.set_result(message)
+            with dropping_foreign_bytes():
+                message = self._handshakes.decode(frames[-1])
+                if isinstance(message, EngineHello):
+                    self._greet(frames[0], message)
+                elif message.incarnation == self._incarnation and not self._ready.done():
+                    self._ready.set_result(message)
 
     def _greet(self, engine: bytes, hello: EngineHello) -> None:
         if hello.protocol_version != PROTOCOL_VERSION:
-            raise ProtocolError(
-                f"an engine core speaks protocol {hello.protocol_version}, this front end {PROTOCOL_VERSION}"
+            self.mark_dead(
+                f"The engine core speaks protocol {hello.protocol_version}, this front end {PROTOCOL_VERSION}."
             )
+            return
         self._engine, self._incarnation = engine, hello.incarnation
         self._send(
             EngineCoreRequestType.INIT, self._inits.encode(EngineInit(self._client_index, self._output_endpoint))
@@ -140,13 +148,14 @@ class AsyncMPClient:
 
     def _read_outputs(self) -> None:
         for data in receive_all(self._output.recv):
-            outputs = self._received.decode(data)
-            if outputs.incarnation != self._incarnation:
-                continue  # the last words of an engine that is no longer ours
-            if outputs.utility_output is not None:
-                self._settle(outputs.utility_output)
-            else:
-                self._outputs.put_nowait(outputs)
+            with dropping_foreign_bytes():
+                outputs = self._received.decode(data)
+                if outputs.incarnation != self._incarnation:
+                    continue  # the last words of an engine that is no longer ours
+                if outputs.utility_output is not None:
+                    self._settle(outputs.utility_output)
+                else:
+                    self._outputs.put_nowait(outputs)
 
     def _settle(self, output: UtilityOutput) -> None:
         call = self._calls.get(output.call_id)
@@ -156,6 +165,15 @@ class AsyncMPClient:
             call.set_exception(EngineError(output.failure_message))
         else:
             call.set_result(output.result)
+
+
+@contextlib.contextmanager
+def dropping_foreign_bytes() -> Iterator[None]:
+    """A message that is none is logged and dropped; those behind it must still be read."""
+    try:
+        yield
+    except ProtocolError as error:
+        logger.warning("dropped a message: %s", error)
 
 
 def receive_all(receive: Callable[[int], T]) -> Iterator[T]:

@@ -27,6 +27,16 @@ def test_usable_cores_follow_the_quota(tmp_path, monkeypatch):
     assert cpu.usable_cores() == 1
 
 
+def test_every_group_above_may_set_a_limit(tmp_path, monkeypatch):
+    (tmp_path / "cgroup").write_text("0::/slice/unit\n")
+    (tmp_path / "slice" / "unit").mkdir(parents=True)
+    (tmp_path / "slice" / "cpu.max").write_text("100000 100000\n")
+    monkeypatch.setattr(cpu, "CGROUP", tmp_path)
+    monkeypatch.setattr(cpu, "PROC_CGROUP", tmp_path / "cgroup")
+    assert cpu.own_cgroups() == [tmp_path / "slice" / "unit", tmp_path / "slice", tmp_path]
+    assert cpu.usable_cores() == 1
+
+
 def test_no_cgroup(tmp_path):
     assert cpu._cgroup_quota(tmp_path) is None
     assert cpu._cgroup_memory_left(tmp_path) is None

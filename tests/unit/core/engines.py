@@ -62,7 +62,6 @@ def make_config(
             scheduler=SCHEDULER,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
-            max_model_len=max_model_len,
         ),
         worker=WorkerConfig(backend="numpy", num_threads=1, executor=UNIPROC_EXECUTOR),
         server=ServerConfig(host="127.0.0.1", port=0, shutdown_timeout=None, ipc_transport="unix", log_level="info"),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace.contracts.engine import FinishReason
+from headrace.contracts.engine import FinishReason, UtilityCall, UtilityOutput
 from tests.unit.core.engines import Engine
 from tests.unit.core.hash_worker import hash_tokens
 
@@ -206,6 +206,8 @@ def test_abort_during_the_forward_takes_effect_in_the_same_step():
     [
         pytest.param([], 4, "invalid_value", "empty", id="A07-empty"),
         pytest.param([-1], 4, "invalid_value", "between 0 and 999", id="A05-negative"),
+        pytest.param([-1] * 9, 4, "invalid_value", "between 0 and 999", id="A05-whole-blocks"),
+        pytest.param([2**40] * 9, 4, "invalid_value", "between 0 and 999", id="A06-whole-blocks"),
         pytest.param([1000], 4, "invalid_value", "between 0 and 999", id="A06-vocab"),
         pytest.param([1] * 512, 4, "context_length_exceeded", "512", id="A24-context"),
         pytest.param([1] * 200, 100, "kv_capacity_exceeded", "299", id="G11-kv-pool"),
@@ -224,17 +226,37 @@ def test_what_can_never_run_is_refused(prompt, max_tokens, code, words):
     engine.check_at_rest()
 
 
-def test_a_request_id_in_use_is_refused_and_the_first_one_lives():
+def test_a_request_that_comes_twice_is_one_request():
     engine = Engine()
     prompt = prompt_of(5)
     engine.add("a", prompt, 8)
     engine.step()
-    first = engine.outputs["a"]
+    first = engine.outputs["a"].copy()
     engine.add("a", prompt_of(5, seed=1), 8)
     engine.outputs["a"] = first
     engine.run()
-    tokens = [t for output in engine.outputs["a"] for t in output.new_token_ids]
-    assert tokens == hash_tokens(prompt, 8)
+    assert engine.tokens("a") == hash_tokens(prompt, 8)
+    assert engine.finish_reason("a") is FinishReason.LENGTH
+    assert engine.core.scheduler.num_duplicates == 1
+    engine.check_at_rest()
+
+
+def test_a_step_says_nothing_to_a_request_that_came_anew_while_it_ran():
+    """Aborted and sent again with the output that it had, as fail-over does, while the forward runs."""
+    engine = Engine()
+    prompt = prompt_of(5)
+    answer = hash_tokens(prompt, 8)
+    engine.add("a", prompt, 8)
+    engine.step()
+
+    def send_again() -> None:
+        engine.core.abort_requests(["a"])
+        engine.add("a", prompt, 8, output=answer[:1])
+
+    engine.core.step(send_again)
+    engine.run()
+    assert [t for output in engine.outputs["a"] for t in output.new_token_ids] == answer[1:]
+    engine.check_at_rest()
 
 
 def test_first_come_first_served():
@@ -311,3 +333,15 @@ def check_blocks(engine: Engine) -> None:
     assert counts == pool._ref_counts
     assert {i for i, count in enumerate(counts) if count == 0} == set(pool._free)
     assert all(pool._hashes[block_id] == block_hash for block_hash, block_id in pool._cached.items())
+
+
+def test_utility_calls_are_a_closed_table_and_a_failure_is_only_an_answer(monkeypatch):
+    engine = Engine()
+    assert engine.core.call_utility(UtilityCall(3, 0, "reset_prefix_cache")).utility_output == UtilityOutput(
+        3, None, True
+    )
+    unknown = engine.core.call_utility(UtilityCall(4, 0, "__init__")).utility_output
+    assert unknown.failure_message == "no such method: __init__"
+    monkeypatch.setattr(engine.core.scheduler, "reset_prefix_cache", lambda: 1 / 0)
+    failed = engine.core.call_utility(UtilityCall(5, 0, "reset_prefix_cache")).utility_output
+    assert failed.failure_message == "reset_prefix_cache failed: ZeroDivisionError"

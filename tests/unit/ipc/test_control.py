@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import stat
 import struct
-import subprocess
-import sys
 import threading
 
 import pytest
 import zmq
 
-from headrace.errors import ProtocolError
+from headrace.errors import ProtocolError, StartupError
 from headrace.ipc.control import ControlChannel, channel_pair
-from headrace.ipc.run_dir import make_run_dir, remove_run_dir
+from headrace.ipc.run_dir import FALLBACK, run_dir, socket_folder
 from headrace.ipc.sockets import Keys, bind, connect
 
 
@@ -59,17 +56,31 @@ def test_sending_to_the_dead_is_no_error():
 
 def test_run_dir_is_private_and_dead_ones_are_swept(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    (tmp_path / f"headrace-{ended.pid}-abc").mkdir()
-    (tmp_path / "headrace-unrelated-name").mkdir()
-    mine = make_run_dir()
-    assert stat.S_IMODE(mine.stat().st_mode) == 0o700
-    assert mine.name.startswith(f"headrace-{os.getpid()}-")
-    another = make_run_dir()
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["headrace-unrelated-name", mine.name, another.name])
-    remove_run_dir(mine)
-    assert not mine.exists()
+    monkeypatch.setattr("headrace.ipc.run_dir.MAX_FOLDER_BYTES", 4096)
+    dead = tmp_path / "headrace-dead"
+    dead.mkdir()
+    (dead / "lock").touch()
+    (tmp_path / "headrace-no-run-of-ours").mkdir()
+    with run_dir() as first:
+        assert stat.S_IMODE(first.stat().st_mode) == 0o700
+        with run_dir() as second:
+            assert first.exists()  # its launcher lives, whatever process ids say in this namespace
+            names = {p.name for p in tmp_path.iterdir()}
+            assert names == {"headrace-no-run-of-ours", first.name, second.name}
+    assert not first.exists()
+
+
+def test_a_temporary_folder_too_deep_for_sockets_is_not_used(tmp_path, monkeypatch):
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    assert socket_folder() == FALLBACK
+
+
+def test_no_place_for_a_run_is_a_clear_error(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    with pytest.raises(StartupError, match="/nowhere"), run_dir():
+        pass
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
