@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.backends.numpy.memory import PANEL_ROWS, Matrix
+from headrace.backends.numpy.memory import Matrix
 from headrace.backends.numpy.threads import ThreadPool
 
 Float32 = NDArray[np.float32]
@@ -41,14 +41,16 @@ def divide(matrix: Matrix, num_rows: int, num_threads: int) -> list[range]:
 def columns(matrix: Matrix, part: range) -> slice:
     """The columns of a product that a range of panels computes; rows after the last panel go with the last range."""
     is_last = part.stop == matrix.num_panels
-    return slice(part.start * PANEL_ROWS, len(matrix.rows) if is_last else part.stop * PANEL_ROWS)
+    panel = matrix.panel_rows
+    return slice(part.start * panel, len(matrix.rows) if is_last else part.stop * panel)
 
 
 def multiply_panels(x: Float32, matrix: Matrix, part: range, out: Float32) -> None:
     """x times a range of panels, into `out` [n, the columns of `part`], which may be a view."""
-    num_rows, width = len(x), len(part) * PANEL_ROWS
+    num_rows, panel = len(x), matrix.panel_rows
+    width = len(part) * panel
     # [panels, n, panel, 1] = [panels, 1, panel, in] @ [1, n, in, 1], written in place; order="C" keeps panels outermost
-    target = out[:, :width].reshape(num_rows, len(part), PANEL_ROWS, 1).transpose(1, 0, 2, 3)
+    target = out[:, :width].reshape(num_rows, len(part), panel, 1).transpose(1, 0, 2, 3)
     np.matmul(matrix.panels(part)[:, None], x[None, :, :, None], out=target, order="C")
     if width < out.shape[1]:
-        np.matmul(matrix.rows[part.stop * PANEL_ROWS :], x[:, :, None], out=out[:, width:, None], order="C")
+        np.matmul(matrix.rows[part.stop * panel :], x[:, :, None], out=out[:, width:, None], order="C")

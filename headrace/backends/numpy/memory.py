@@ -14,8 +14,11 @@ from headrace.model.ops import AttentionSpec, StepShape, StoredTensor
 Float32 = NDArray[np.float32]
 FLOAT_BYTES = 4
 
-# Rows of a matrix that are multiplied while they are in the L2 cache; docs/adr/0001.
-PANEL_ROWS = 48
+# A panel, the rows of a matrix that are multiplied while they are in the L2 cache, has a multiple of PANEL_STEP rows,
+# at most MAX_PANEL_ROWS, of together at most PANEL_BYTES; docs/adr/0001 has the measurements.
+PANEL_STEP = 16
+MAX_PANEL_ROWS = 96
+PANEL_BYTES = 300_000
 
 # Attention reads keys and values in tiles of so many positions, and cuts a step into units no larger than this.
 TILE = 64
@@ -30,13 +33,18 @@ class Matrix:
     rows: Float32  # [out, in]
 
     @property
+    def panel_rows(self) -> int:
+        steps = PANEL_BYTES // (self.rows.shape[1] * FLOAT_BYTES * PANEL_STEP)
+        return min(MAX_PANEL_ROWS, max(1, steps) * PANEL_STEP)
+
+    @property
     def num_panels(self) -> int:
-        return self.rows.shape[0] // PANEL_ROWS
+        return self.rows.shape[0] // self.panel_rows
 
     def panels(self, part: range) -> Float32:
-        """[len(part), PANEL_ROWS, in]: a view of consecutive panels."""
-        start, stop = part.start * PANEL_ROWS, part.stop * PANEL_ROWS
-        return self.rows[start:stop].reshape(len(part), PANEL_ROWS, self.rows.shape[1])
+        """[len(part), panel_rows, in]: a view of consecutive panels."""
+        start, stop = part.start * self.panel_rows, part.stop * self.panel_rows
+        return self.rows[start:stop].reshape(len(part), self.panel_rows, self.rows.shape[1])
 
     def halves(self) -> tuple[Matrix, Matrix]:
         """The first and the second half of the rows, as matrices of their own: views."""
