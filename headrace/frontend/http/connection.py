@@ -14,7 +14,7 @@ from headrace.errors import InvalidParameterError, RequestTooLargeError
 T = TypeVar("T")
 
 
-async def read_json_body(request: Request, max_bytes: int) -> bytes:
+async def read_json_body(request: Request, max_bytes: int) -> bytearray:
     """The body of a request that says it is JSON. Never holds more than `max_bytes`.
 
     Only `application/json` is taken: a browser sends that to another site only after asking, and the other kinds
@@ -30,7 +30,7 @@ async def read_json_body(request: Request, max_bytes: int) -> bytes:
         if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
         body += chunk
-    return bytes(body)
+    return body
 
 
 def _too_large(max_bytes: int) -> RequestTooLargeError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -227,6 +229,26 @@ def test_the_alphabets_of_bytes():
 
 def test_an_id_without_a_token_stands_for_nothing(tokenizer):
     assert tokenizer.token_bytes(tokenizer.vocab_size + 5) == b""
+
+
+def test_h11_other_threads_run_on_while_a_long_text_is_encoded(tokenizer):
+    begun, ended = threading.Event(), threading.Event()
+
+    def encode() -> None:
+        text = "word " * 100_000
+        begun.set()
+        tokenizer.encode(text, add_special_tokens=True)
+        ended.set()
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    begun.wait()
+    num_turns = 0
+    while not ended.is_set():
+        time.sleep(0)
+        num_turns += 1
+    thread.join()
+    assert num_turns > 100  # with the interpreter locked it would be one or two
 
 
 def test_threads_may_share_a_tokenizer(tokenizer):

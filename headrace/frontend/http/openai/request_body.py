@@ -22,7 +22,7 @@ _ERROR_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*?)`)?$", re.D
 _MISSING_FIELD = re.compile(r"missing required field `(\w+)`")
 
 
-def parse_request(body: bytes, kind: type[R], neutral: Neutral, served_model_name: str) -> R:
+def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral, served_model_name: str) -> R:
     """Raises `InvalidParameterError` with the path of the first field that is wrong, or `ModelNotFoundError`.
 
     NaN, Infinity and numbers that no float holds are no JSON and are refused like any other malformed body."""
@@ -58,7 +58,7 @@ def wants_usage(request: GenerationRequest) -> bool:
     return request.stream_options is not None and bool(request.stream_options.include_usage)
 
 
-def _decode(body: bytes) -> dict[str, object]:
+def _decode(body: bytes | bytearray) -> dict[str, object]:
     try:
         fields = msgspec.json.decode(body)
     except RecursionError:
