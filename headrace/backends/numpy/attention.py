@@ -24,6 +24,7 @@ from headrace.model.ops import AttentionSpec, StepInputs
 
 Float32 = NDArray[np.float32]
 Index = NDArray[np.intp]
+Places = Index | slice  # a slice where the places follow one another, which spares numpy a copy
 
 MAX_DECODE_TILES = 16  # of a unit with several requests: their keys and values should stay in the L2 cache
 MIN_UNIT_PAIRS = 16  # pairs of a row and a tile below which a second thread costs more than it saves
@@ -36,11 +37,11 @@ class Unit:
     A segment is one request here. The tiles of all segments lie one after another, longest segments first.
     """
 
-    rows: Index  # [num_segments * rows_per_segment], of the step's tokens
+    rows: Places  # [num_segments * rows_per_segment], of the step's tokens
     rows_per_segment: int
     segment_starts: Index  # [num_segments], each segment's first tile
     segment_of_tile: Index  # [num_tiles]
-    tiles_in_order: list[Index]  # element t: the t-th tile of each segment that has so many
+    tiles_in_order: list[Places]  # element t: the t-th tile of each segment that has so many
     runs: Index  # [num_tiles * runs in a tile], the pieces of the cache to gather
     hidden: NDArray[np.bool_]  # [num_tiles, rows_per_segment, 1, TILE], True behind the row's position
     unseen: Index  # of the gathered positions, those that no row sees: they may hold anything
@@ -95,7 +96,7 @@ def _attend_unit(q: Float32, cache: KVCache, unit: Unit, run: int, out: Float32)
     scores = np.matmul(keys, queries[..., None])[..., 0]  # [num_kv_heads, num_tiles, rows, group, TILE]
     np.copyto(scores, -np.inf, where=unit.hidden)
     peaks = np.maximum.reduceat(np.maximum.reduce(scores, axis=-1), unit.segment_starts, axis=1)
-    scores -= peaks[:, unit.segment_of_tile, :, :, None]
+    scores -= (peaks if num_segments == 1 else peaks[:, unit.segment_of_tile])[..., None]
     np.exp(scores, out=scores)
 
     # Weighted values and, in the last column, the weights' sum: [num_kv_heads, num_tiles, rows, group, head_dim + 1]
@@ -104,7 +105,8 @@ def _attend_unit(q: Float32, cache: KVCache, unit: Unit, run: int, out: Float32)
     np.add.reduce(scores, axis=-1, out=sums[..., head_dim])
     total = sums[:, unit.tiles_in_order[0]]
     for tiles in unit.tiles_in_order[1:]:
-        total[:, : len(tiles)] += sums[:, tiles]
+        later = sums[:, tiles]
+        total[:, : later.shape[1]] += later
     result = total[..., :head_dim] / total[..., head_dim:]
     out[unit.rows] = result.transpose(1, 2, 0, 3, 4).reshape(-1, num_kv_heads, group, head_dim)
 
@@ -155,15 +157,21 @@ def _make_unit(inputs: StepInputs, block_size: int, requests: Index, rows: Index
 
     tile_positions = tile_in_segment[:, None] * TILE + np.arange(TILE)  # [num_tiles, TILE]
     return Unit(
-        rows=rows.reshape(-1),
+        rows=_places(rows.reshape(-1)),
         rows_per_segment=rows.shape[1],
         segment_starts=starts,
         segment_of_tile=segment_of_tile,
-        tiles_in_order=[starts[num_tiles > tile] + tile for tile in range(int(num_tiles[0]))],
+        tiles_in_order=[_places(starts[num_tiles > tile] + tile) for tile in range(int(num_tiles[0]))],
         runs=block_ids.astype(np.intp) * (block_size // run) + inside % block_size // run,
         hidden=(tile_positions[:, None] > positions[segment_of_tile][:, :, None])[:, :, None],
         unseen=np.flatnonzero(tile_positions >= seen[segment_of_tile][:, None]),
     )
+
+
+def _places(index: Index) -> Places:
+    first = int(index[0])
+    follows = bool((np.diff(index) == 1).all())
+    return slice(first, first + len(index)) if follows else index
 
 
 def _num_tiles(num_positions: int) -> int:

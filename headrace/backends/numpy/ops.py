@@ -25,7 +25,7 @@ class NumpyStep:
 
     inputs: StepInputs
     units: list[Unit]
-    # id of a rope table -> its rows for this step's positions, each [n, 1, dim / 2]
+    # id of a rope table -> its rows for this step's positions
     rotations: dict[int, tuple[Float32, Float32]] = field(default_factory=dict)
 
     @property
@@ -37,10 +37,12 @@ class NumpyStep:
         return self.inputs.sample_rows
 
     def rotation(self, table: RopeTable) -> tuple[Float32, Float32]:
+        """cos [n, 1, 1, dim / 2], and sin with both its signs [n, 1, 2, dim / 2]."""
         rows = self.rotations.get(id(table))
         if rows is None:
             positions = self.inputs.positions
-            rows = table.cos[positions][:, None], table.sin[positions][:, None]
+            sin = table.sin[positions]
+            rows = table.cos[positions][:, None, None], np.stack((-sin, sin), axis=1)[:, None]
             self.rotations[id(table)] = rows
         return rows
 
@@ -55,10 +57,10 @@ class NumpyOps:
 
     def rms_norm(self, x: Float32, weight: Float32, eps: float) -> Float32:
         runs = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
-        mean = np.add.reduce(runs * runs, axis=-1, keepdims=True)
+        mean = np.matmul(runs[..., None, :], runs[..., None])[..., 0]  # of squares: a dot product of each run
         mean /= np.float32(len(weight))
         mean += np.float32(eps)
-        out = np.divide(runs, np.sqrt(mean), dtype=np.float32)
+        out = np.divide(runs, np.sqrt(mean, out=mean), dtype=np.float32)
         out *= weight
         return out.reshape(x.shape)
 
@@ -95,12 +97,10 @@ class NumpyOps:
 
     def rope(self, x: Float32, table: RopeTable, step: NumpyStep) -> Float32:
         cos, sin = step.rotation(table)
-        half = table.cos.shape[1]
-        heads = x.reshape(len(x), x.shape[1] // (2 * half), 2 * half)
-        first, second = heads[..., :half], heads[..., half:]
-        out = np.empty(heads.shape, np.float32)
-        np.subtract(first * cos, second * sin, out=out[..., :half])
-        np.add(second * cos, first * sin, out=out[..., half:])
+        half = table.cos.shape[-1]
+        heads = x.reshape(len(x), x.shape[1] // (2 * half), 2, half)
+        out = heads * cos
+        out += heads[:, :, ::-1] * sin  # the halves change places: (b, a) times (-sin, sin)
         return out.reshape(x.shape)
 
     def paged_attention(self, q: Float32, k: Float32, v: Float32, attention: AttentionSpec, step: NumpyStep) -> Float32:
