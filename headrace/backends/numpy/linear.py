@@ -18,8 +18,8 @@ from headrace.backends.numpy.threads import ThreadPool
 
 Float32 = NDArray[np.float32]
 
-# Multiply-adds below which a second thread costs more than it saves.
-MIN_SPLIT_WORK = 1_500_000
+# Multiply-adds below which a second thread costs more than it saves: at one row, all matrices but a vocabulary's.
+MIN_SPLIT_WORK = 4_000_000
 
 
 def multiply(x: Float32, matrix: Matrix, pool: ThreadPool) -> Float32:
