@@ -41,10 +41,11 @@ class ThreadPool:
         job = _Job(tasks)
         for _ in range(min(len(self._threads), len(tasks) - 1)):
             self._jobs.put(job)
-        others = len(tasks) - self._do(job)
-        failures = [failure for failure in (job.finished.get() for _ in range(others)) if failure is not None]
-        if failures:
-            raise failures[0]
+        failures = [_attempt(task) for task in job.tasks]  # the caller's share
+        failures += [job.finished.get() for _ in range(len(tasks) - len(failures))]
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
     def close(self) -> None:
         for _ in self._threads:
@@ -52,20 +53,16 @@ class ThreadPool:
         for thread in self._threads:
             thread.join()
 
-    def _do(self, job: _Job) -> int:
-        """The caller's share of a job. Returns how many tasks that were."""
-        count = 0
-        for task in job.tasks:
-            task()
-            count += 1
-        return count
-
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             for task in job.tasks:
-                failure: BaseException | None = None
-                try:
-                    task()
-                except BaseException as error:  # handed to the caller of run()
-                    failure = error
-                job.finished.put(failure)
+                job.finished.put(_attempt(task))
+
+
+def _attempt(task: Task) -> BaseException | None:
+    """What the task raised: the one who called `run` gets it, when all tasks are done."""
+    try:
+        task()
+    except BaseException as error:
+        return error
+    return None
