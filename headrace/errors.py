@@ -135,5 +135,9 @@ class UnsupportedModelError(StartupError):
     """The model is well-formed, but of a kind that this version does not run. The message lists what it does run."""
 
 
+class InvariantError(HeadraceError):
+    """The engine's own book-keeping contradicts itself: a fault of ours, found by a check."""
+
+
 class ProtocolError(HeadraceError):
     """A peer process sent bytes that are no message of ours, or speaks another protocol version."""

@@ -42,9 +42,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Positive | None,
         Meta(description="Most tokens in one step; longer prompts take several. Default: the backend's."),
     ] = None
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"],
+        Meta(description="Who goes first: the earlier request, or the one with the lower priority value."),
+    ] = "fcfs"
     enable_prefix_caching: Annotated[
         bool, Meta(description="Reuse the KV blocks of a prompt's beginning that an earlier request has left.")
     ] = True
+    verify_prefix_hits: Annotated[
+        bool, Meta(description="Compare the tokens of every block that the prefix cache finds, not just hashes.")
+    ] = False
     block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens in one KV block.")] = 16
     kv_cache_memory: Annotated[
         Positive | None,

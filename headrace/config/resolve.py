@@ -53,11 +53,13 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
             enable_prefix_caching=config.enable_prefix_caching,
             kv_cache_memory=config.kv_cache_memory,
             num_kv_blocks_override=config.num_kv_blocks_override,
+            verify_prefix_hits=config.verify_prefix_hits,
         ),
         scheduler=SchedulerConfig(
             scheduler=SCHEDULER,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=_max_num_batched_tokens(config, backend),
+            policy=config.scheduling_policy,
         ),
         worker=WorkerConfig(
             backend=backend, num_threads=config.num_threads or usable_cores(), executor=UNIPROC_EXECUTOR

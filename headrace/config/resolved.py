@@ -22,12 +22,16 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool
     kv_cache_memory: int | None  # bytes; None: measured after loading
     num_kv_blocks_override: int | None
+    verify_prefix_hits: bool = False
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: str  # import string of the class
     max_num_seqs: int
     max_num_batched_tokens: int
+    policy: str = "fcfs"
+    patience: int = 512  # steps after which a waiting request goes before everybody else
+    max_passes: int = 8  # how often a request that does not fit now may be passed
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):

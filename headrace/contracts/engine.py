@@ -69,6 +69,19 @@ class UtilityOutput(msgspec.Struct, array_like=True, gc=False):
     result: bool | int | str | None = None
 
 
+class EngineCoreEventType(enum.IntEnum):
+    QUEUED = 0
+    SCHEDULED = 1  # started, or returned after a preemption
+    PREEMPTED = 2
+
+
+class EngineCoreEvent(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """Something that happened to a request. `timestamp` is time.time() of the engine core, in seconds."""
+
+    type: EngineCoreEventType
+    timestamp: float
+
+
 class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
     """What one step did for one request. `first_index` is the place of the first new token in the whole output."""
 
@@ -80,6 +93,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache had; said with the first token
     error_message: str | None = None  # with finish_reason ERROR: what the client may read
     error_code: str | None = None  # and the code of the RequestError that refused it, None for a fault of ours
+    events: list[EngineCoreEvent] | None = None  # since the request's last output
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True, gc=False):

@@ -59,6 +59,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     detokenize: bool = True
     output_kind: OutputKind = OutputKind.CUMULATIVE
     include_stop_str_in_output: bool = False
+    min_tokens: int = 0  # until then neither end-of-sequence nor a stop token or string ends the output
 
     @property
     def is_greedy(self) -> bool:

@@ -15,3 +15,4 @@ class SchedulerStats(msgspec.Struct, array_like=True, gc=False):
     prefix_cache_hits: int = 0  # counter: of those, tokens found
     num_preemptions: int = 0  # counter
     step_counter: int = 0  # counter
+    longest_wait: float = 0.0  # seconds that the request which has waited longest has been waiting now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection
 
-from headrace.contracts.engine import EngineCoreRequest, FinishReason
+from headrace.contracts.engine import EngineCoreEvent, EngineCoreRequest, FinishReason
 from headrace.core.kv_cache.hashing import BlockHash, extend_block_hashes, root_hash
 
 
@@ -49,20 +49,26 @@ class Request:
         "arrival_order",
         "block_hashes",
         "block_ids",
+        "blocked_at",
         "client_index",
         "due_slot",
         "eos_token_ids",
+        "events",
         "max_total_tokens",
+        "min_total_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_passed",
         "num_preemptions",
         "num_prompt_tokens",
         "num_registered_blocks",
+        "priority",
         "request_id",
         "root_hash",
         "sampling_params",
         "status",
         "stop_token_ids",
+        "waits_since",
     )
 
     def __init__(
@@ -74,12 +80,18 @@ class Request:
         self.client_index = message.client_index
         self.sampling_params = params
         self.status = RequestStatus.WAITING
+        self.priority = message.priority  # lower goes first
         self.arrival_order = 0  # set by the scheduler when it takes the request
+        self.waits_since = 0  # the step in which its wait began
+        self.num_passed = 0  # how often requests behind it were started before it
+        self.blocked_at: int | None = None  # the pool's num_releases when its blocks were not to be had
+        self.events: list[EngineCoreEvent] = []  # since its last output
 
         self.all_token_ids = message.prompt_token_ids + message.output_token_ids
         self.num_prompt_tokens = len(message.prompt_token_ids)
         self.num_computed_tokens = 0
         self.max_total_tokens = min(self.num_prompt_tokens + (params.max_tokens or max_model_len), max_model_len)
+        self.min_total_tokens = self.num_prompt_tokens + params.min_tokens
         self.eos_token_ids = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         self.stop_token_ids = self.eos_token_ids.union(params.stop_token_ids)  # everything that ends it
 

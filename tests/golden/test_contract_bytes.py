@@ -8,6 +8,8 @@ import pytest
 
 from headrace.contracts import codec
 from headrace.contracts.engine import (
+    EngineCoreEvent,
+    EngineCoreEventType,
     EngineCoreOutput,
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -51,27 +53,29 @@ PARAMS = SamplingParams(
     detokenize=True,
     output_kind=OutputKind.DELTA,
     include_stop_str_in_output=True,
+    min_tokens=4,
 )
 NEW = NewRequestData("r", [1], [2], SamplingParams(), [[4]], 0)
-STATS = SchedulerStats(1, 2, 0.5, 4, 5, 6, 7)
-OUTPUT = EngineCoreOutput("r", 1, [5], FinishReason.STOP, 5, 3, "m", "c")
+STATS = SchedulerStats(1, 2, 0.5, 4, 5, 6, 7, 1.5)
+EVENTS = [EngineCoreEvent(EngineCoreEventType.SCHEDULED, 1.5)]
+OUTPUT = EngineCoreOutput("r", 1, [5], FinishReason.STOP, 5, 3, "m", "c", EVENTS)
 
 GOLDEN = [
-    (PARAMS, "9e02cb3fe0000000000000cb3fe800000000000005cb3fd00000000000000791a178910309c3c2c301c3"),
+    (PARAMS, "9f02cb3fe0000000000000cb3fe800000000000005cb3fd00000000000000791a178910309c3c2c301c304"),
     (
         EngineCoreRequest("r", 0, [1, 2], [3], SamplingParams(seed=1, max_tokens=4), 1.5, 2, "s"),
-        "98a17200920102910"
-        + "39e01cb3ff0000000000000cb3ff000000000000000cb0000000000000000019090"
-        + "04c2c3c300c2cb3ff800000000000002a173",
+        "98a1720092010291039f01cb3ff0000000000000cb3ff000000000000000cb00000000000000000190"
+        "9004c2c3c300c200cb3ff800000000000002a173",
     ),
-    (OUTPUT, "98a172019105000503a16da163"),
+    (OUTPUT, "99a172019105000503a16da163919201cb3ff8000000000000"),
     (
         EngineCoreOutputs(1, 2, [OUTPUT], STATS, 2.5, UtilityOutput(4, "f", True)),
-        "9601029198a172019105000503a16da163970102cb3fe000000000000004050607cb400400000000000093" + "04a166c3",
+        "9601029199a172019105000503a16da163919201cb3ff8000000000000980102cb3fe000000000000004"
+        "050607cb3ff8000000000000cb40040000000000009304a166c3",
     ),
     (UtilityCall(1, 2, "m"), "930102a16d"),
-    (STATS, "970102cb3fe000000000000004050607"),
-    (NEW, "96a172910191029e01cb3ff0000000000000cb3ff000000000000000cb0000000000000000c09090c0c2c3c300c2919104" + "00"),
+    (STATS, "980102cb3fe000000000000004050607cb3ff8000000000000"),
+    (NEW, "96a172910191029f01cb3ff0000000000000cb3ff000000000000000cb0000000000000000c09090c0c2c3c300c20091910400"),
     (
         SchedulerOutput(8, [], CachedRequestData(["r"], [[[2]]]), {"r": 1}, 1, ["p"], ["f"]),
         "97089092" + "91a172" + "91919102" + "81a17201" + "01" + "91a170" + "91a166",
@@ -107,9 +111,22 @@ def test_request_kinds():
     }
 
 
-def test_an_older_sender_may_leave_out_what_was_added_later():
-    """Fields with defaults at the end of a struct need not be on the wire."""
-    assert msgspec.msgpack.decode(bytes.fromhex("93a172019105"), type=EngineCoreOutput) == EngineCoreOutput("r", 1, [5])
+# What version 0.1.0's first senders wrote, before fields were appended. Never edited, only added to.
+OLDER = [
+    (SamplingParams, "9e02cb3fe0000000000000cb3fe800000000000005cb3fd00000000000000791a178910309c3c2c301c3"),
+    (EngineCoreOutput, "98a172019105000503a16da163"),
+    (SchedulerStats, "970102cb3fe000000000000004050607"),
+]
+
+
+@pytest.mark.parametrize(("kind", "data"), OLDER, ids=[kind.__name__ for kind, _ in OLDER])
+def test_an_older_sender_is_understood(kind, data):
+    """Fields that were appended later get their defaults."""
+    message = msgspec.msgpack.decode(bytes.fromhex(data), type=kind)
+    newer = next(m for m, _ in GOLDEN if type(m) is kind)
+    defaults = {f.name: f.default for f in msgspec.structs.fields(kind)}
+    for name in kind.__struct_fields__:
+        assert getattr(message, name) in (getattr(newer, name), defaults[name])
 
 
 @pytest.mark.parametrize("make", [codec.request_codec, codec.outputs_codec, codec.handshake_codec, codec.abort_codec])

@@ -43,7 +43,8 @@ class Unit:
     segment_of_tile: Index  # [num_tiles]
     tiles_in_order: list[Places]  # element t: the t-th tile of each segment that has so many
     runs: Index  # [num_tiles * runs in a tile], the pieces of the cache to gather
-    hidden: NDArray[np.bool_]  # [num_tiles, rows_per_segment, 1, TILE], True behind the row's position
+    first_hidden: int  # the first tile that has positions behind a row's own
+    hidden: NDArray[np.bool_]  # [num_tiles - first_hidden, rows_per_segment, 1, TILE], True behind the row's position
     unseen: Index  # of the gathered positions, those that no row sees: they may hold anything
 
 
@@ -94,7 +95,7 @@ def _attend_unit(q: Float32, cache: KVCache, unit: Unit, run: int, out: Float32)
     values = values.reshape(num_kv_heads, num_tiles, 1, 1, TILE, head_dim)
 
     scores = np.matmul(keys, queries[..., None])[..., 0]  # [num_kv_heads, num_tiles, rows, group, TILE]
-    np.copyto(scores, -np.inf, where=unit.hidden)
+    np.copyto(scores[:, unit.first_hidden :], -np.inf, where=unit.hidden)
     peaks = np.maximum.reduceat(np.maximum.reduce(scores, axis=-1), unit.segment_starts, axis=1)
     scores -= (peaks if num_segments == 1 else peaks[:, unit.segment_of_tile])[..., None]
     np.exp(scores, out=scores)
@@ -156,6 +157,8 @@ def _make_unit(inputs: StepInputs, block_size: int, requests: Index, rows: Index
     block_ids = inputs.block_tables[requests[segment_of_run], inside // block_size]
 
     tile_positions = tile_in_segment[:, None] * TILE + np.arange(TILE)  # [num_tiles, TILE]
+    hidden = tile_positions[:, None] > positions[segment_of_tile][:, :, None]  # [num_tiles, rows_per_segment, TILE]
+    first_hidden = int(np.append(hidden.any(axis=(1, 2)), True).argmax())
     return Unit(
         rows=_places(rows.reshape(-1)),
         rows_per_segment=rows.shape[1],
@@ -163,7 +166,8 @@ def _make_unit(inputs: StepInputs, block_size: int, requests: Index, rows: Index
         segment_of_tile=segment_of_tile,
         tiles_in_order=[_places(starts[num_tiles > tile] + tile) for tile in range(int(num_tiles[0]))],
         runs=block_ids.astype(np.intp) * (block_size // run) + inside % block_size // run,
-        hidden=(tile_positions[:, None] > positions[segment_of_tile][:, :, None])[:, :, None],
+        first_hidden=first_hidden,
+        hidden=hidden[first_hidden:, :, None],
         unseen=np.flatnonzero(tile_positions >= seen[segment_of_tile][:, None]),
     )
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from headrace.core.kv_cache.hashing import BlockHash
+from headrace.errors import InvariantError
 
 
 class BlockPool:
@@ -23,6 +24,7 @@ class BlockPool:
         self._hashes: list[BlockHash | None] = [None] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._cached: dict[BlockHash, int] = {}
+        self.num_releases = 0  # counter: while it stands still, no block has become free
 
     @property
     def num_free(self) -> int:
@@ -36,6 +38,9 @@ class BlockPool:
 
     def is_free(self, block_id: int) -> bool:
         return self._ref_counts[block_id] == 0
+
+    def is_shared(self, block_id: int) -> bool:
+        return self._ref_counts[block_id] > 1
 
     def allocate(self, num_blocks: int) -> list[int]:
         """Take blocks from the front of the free queue, each with one reference; what they held is forgotten.
@@ -62,6 +67,7 @@ class BlockPool:
     def release(self, block_ids: Sequence[int]) -> None:
         """Drop one reference from each block. A request's blocks are queued last first: the end of a sequence is less
         likely to be shared than its beginning, so it is reused earlier."""
+        self.num_releases += 1
         for block_id in reversed(block_ids):
             self._ref_counts[block_id] -= 1
             if self._ref_counts[block_id] == 0:
@@ -80,6 +86,24 @@ class BlockPool:
         self._cached.clear()
         self._hashes = [None] * self.num_blocks
         return True
+
+    def check(self, tables: Iterable[Sequence[int]]) -> None:
+        """Raise `InvariantError` unless the reference counts are those of these block tables, which are all there are,
+        the free queue holds the rest, and every findable block knows its hash."""
+        counts = [0] * self.num_blocks
+        for table in tables:
+            for block_id in table:
+                counts[block_id] += 1
+        if counts != self._ref_counts:
+            wrong = next(i for i, count in enumerate(counts) if count != self._ref_counts[i])
+            raise InvariantError(
+                f"block {wrong} has {self._ref_counts[wrong]} references, of which {counts[wrong]} exist"
+            )
+        if self._free.keys() != {block_id for block_id, count in enumerate(counts) if count == 0}:
+            raise InvariantError("the free queue does not hold the blocks that nobody refers to")
+        known = {block_hash: i for i, block_hash in enumerate(self._hashes) if block_hash is not None}
+        if known != self._cached:
+            raise InvariantError("the prefix cache and the hashes of the blocks differ")
 
     def _forget(self, block_id: int) -> None:
         block_hash = self._hashes[block_id]

@@ -10,8 +10,10 @@ from headrace.core.request import Request
 class KVCacheManager:
     """Block tables of requests over one pool. Positions are token positions in a request, counted from 0."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_caching: bool) -> None:
+    def __init__(self, num_blocks: int, block_size: int, *, enable_caching: bool, verify_hits: bool = False) -> None:
+        """`verify_hits`: trust no hash, compare the tokens of each block that is found."""
         self.block_size = block_size
+        self._verifier = HitVerifier() if verify_hits else NoVerifier()
         self.pool = BlockPool(num_blocks, enable_caching=enable_caching)
         self.num_queried_tokens = 0  # counters over new requests: tokens looked up, tokens found
         self.num_hit_tokens = 0
@@ -33,20 +35,28 @@ class KVCacheManager:
         block_ids: list[int] = []
         for block_hash in request.block_hashes[: (request.num_tokens - 1) // self.block_size]:
             block_id = self.pool.lookup(block_hash)
-            if block_id is None:
+            if block_id is None or not self._verifier.confirms(block_id, self._tokens_of(request, len(block_ids))):
                 break
             block_ids.append(block_id)
         return block_ids
 
+    def num_missing(self, computed: list[int], num_blocks: int) -> int:
+        """How many more blocks would have to be free to hold `num_blocks`, of which `computed` are there already; 0 or
+        less if they are free."""
+        num_revived = sum(map(self.pool.is_free, computed))
+        return num_blocks - len(computed) - (self.pool.num_free - num_revived)
+
+    def num_freed_by(self, request: Request, keep: list[int]) -> int:
+        """How many blocks become free when this request gives up its own, not counting those in `keep`."""
+        return sum(not self.pool.is_shared(b) for b in set(request.block_ids).difference(keep))
+
     def allocate(self, request: Request, computed: list[int], num_blocks: int, *, num_spare: int = 0) -> bool:
         """Give a request without blocks its first `num_blocks`: those in `computed`, the rest new. False, and nothing
         changed, if they and `num_spare` more are not free."""
-        num_new = num_blocks - len(computed)
-        num_revived = sum(map(self.pool.is_free, computed))
-        if num_new + num_spare > self.pool.num_free - num_revived:
+        if self.num_missing(computed, num_blocks + num_spare) > 0:
             return False
         self.pool.touch(computed)
-        request.block_ids = computed + self.pool.allocate(num_new)
+        request.block_ids = computed + self.pool.allocate(num_blocks - len(computed))
         request.num_registered_blocks = len(computed)
         return True
 
@@ -67,6 +77,7 @@ class KVCacheManager:
             request.block_hashes, request.root_hash, request.all_token_ids, self.block_size, num_full * self.block_size
         )
         for index in range(request.num_registered_blocks, num_full):
+            self._verifier.remember(request.block_ids[index], self._tokens_of(request, index))
             self.pool.register(request.block_ids[index], request.block_hashes[index])
         request.num_registered_blocks = num_full
 
@@ -76,3 +87,34 @@ class KVCacheManager:
         self.pool.release(request.block_ids)
         request.block_ids = []
         request.num_registered_blocks = 0
+
+    def _tokens_of(self, request: Request, index: int) -> list[int]:
+        """The tokens of a request's block."""
+        return request.all_token_ids[index * self.block_size : (index + 1) * self.block_size]
+
+
+class HitVerifier:
+    """Knows the tokens of every registered block. A hit is compared from the first block on, so with the tokens of all
+    blocks the whole beginning is the same."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[int, list[int]] = {}
+        self.num_false_hits = 0
+
+    def remember(self, block_id: int, token_ids: list[int]) -> None:
+        self._tokens[block_id] = token_ids
+
+    def confirms(self, block_id: int, token_ids: list[int]) -> bool:
+        is_true = self._tokens.get(block_id) == token_ids
+        self.num_false_hits += not is_true
+        return is_true
+
+
+class NoVerifier:
+    """128 bits of BLAKE2b are trusted."""
+
+    def remember(self, block_id: int, token_ids: list[int]) -> None:
+        pass
+
+    def confirms(self, block_id: int, token_ids: list[int]) -> bool:
+        return True

@@ -13,36 +13,61 @@ Steady decode must cost what changes, not what exists. So a running request is i
   of them usually takes the whole rest of the budget.
 
 The budget is at least `max_num_seqs` (config.resolve sees to it), so that every decoding request fits in every step.
+
+Who waits and who goes first is `waiting_queue.py`, who gives way `preemption.py`; docs/scheduling.md has the rules and
+the bounds that follow from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
 
 from headrace.config.resolved import CacheConfig, SchedulerConfig
-from headrace.contracts.engine import EngineCoreOutput
+from headrace.contracts.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
 from headrace.contracts.model_runner import ModelRunnerOutput
 from headrace.contracts.scheduler import CachedRequestData, NewRequestData, SchedulerOutput
 from headrace.contracts.stats import SchedulerStats
 from headrace.core.kv_cache.manager import KVCacheManager
 from headrace.core.request import FINISH_REASONS, Request, RequestStatus
 from headrace.core.sched.admission import check_fits
-from headrace.core.sched.preemption import choose_victim, is_protected
-from headrace.core.sched.request_queue import FCFSQueue
+from headrace.core.sched.preemption import choose_displaced, choose_victim, is_protected
 from headrace.core.sched.update import judge_token
+from headrace.core.sched.waiting_queue import RANKS, WaitingQueue
+from headrace.errors import InvariantError
+
+MAX_LOOK_PAST = 8  # requests that do not fit now and are looked past in one step
 
 Outputs = dict[int, list[EngineCoreOutput]]  # by client index
 
 
 class Scheduler:
-    """First come, first served; one thread only."""
+    """One thread only."""
 
-    def __init__(self, config: SchedulerConfig, cache: CacheConfig, num_kv_blocks: int) -> None:
-        self.kv = KVCacheManager(num_kv_blocks, cache.block_size, enable_caching=cache.enable_prefix_caching)
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        num_kv_blocks: int,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` gives the time stamps of events, in seconds."""
+        self.kv = KVCacheManager(
+            num_kv_blocks,
+            cache.block_size,
+            enable_caching=cache.enable_prefix_caching,
+            verify_hits=cache.verify_prefix_hits,
+        )
+        self._clock = clock
+        self._max_passes = config.max_passes
+        self._displaces = config.policy == "priority"
+        self._rank = RANKS[config.policy]
         self._max_num_seqs = config.max_num_seqs
         self._budget = config.max_num_batched_tokens
         self._requests: dict[str, Request] = {}  # all that are not finished
-        self._waiting = FCFSQueue()
+        self._waiting = WaitingQueue(self._rank, patience=config.patience)
         self._prefilling: dict[str, Request] = {}
         self._decoding: dict[str, Request] = {}
         self._wheel: list[dict[str, Request]] = [{} for _ in range(cache.block_size)]
@@ -65,7 +90,8 @@ class Scheduler:
         request.arrival_order = self._num_arrived
         self._num_arrived += 1
         self._requests[request.request_id] = request
-        self._waiting.append(request)
+        self._waiting.add(request, self._step)
+        self._record(EngineCoreEventType.QUEUED, request)
 
     def abort_requests(self, request_ids: Iterable[str]) -> Outputs:
         """End these requests, in whatever state they are. Unknown ids are over already, or never came: no matter."""
@@ -92,10 +118,14 @@ class Scheduler:
         """Decide the next step. Its result must come back through `update` before the next call."""
         self._step += 1
         preempted: list[str] = []
+        if self._displaces and self._waiting:
+            self._make_room(preempted)
+        num_displaced = len(preempted)
         grown = self._grow_decodes(preempted)
         num_scheduled = dict.fromkeys(self._decoding, 1)
         budget = self._continue_prefills(num_scheduled, self._budget - len(num_scheduled))
-        new = [] if preempted else self._admit_waiting(num_scheduled, budget)
+        # After a preemption for want of blocks nobody is started: the blocks are for those that run.
+        new = self._admit_waiting(num_scheduled, budget) if len(preempted) == num_displaced else []
         dropped, self._dropped_ids = self._dropped_ids, []
         return SchedulerOutput(
             step=self._step,
@@ -106,6 +136,22 @@ class Scheduler:
             preempted_req_ids=preempted,
             finished_req_ids=dropped,
         )
+
+    def _make_room(self, preempted: list[str]) -> None:
+        """Preempt for the request whose turn it is, where a place or blocks are held by less urgent ones. Nobody is
+        preempted in vain: either it can be started now, or nothing is done."""
+        request = next(self._waiting.in_turn(self._step))
+        computed = self.kv.find_computed_blocks(request)
+        num_blocks, num_spare = self._blocks_needed(request)
+        displaced = choose_displaced(
+            request,
+            self._running(),
+            num_places=len(self._decoding) + len(self._prefilling) + 1 - self._max_num_seqs,
+            num_blocks=self.kv.num_missing(computed, num_blocks + num_spare),
+            freed_by=lambda victim: self.kv.num_freed_by(victim, keep=computed),
+        )
+        for victim in displaced:
+            self._preempt(victim, preempted)
 
     def _grow_decodes(self, preempted: list[str]) -> dict[str, int]:
         """Give a block to each decoding request whose next token opens one; preempt where there is none.
@@ -119,47 +165,85 @@ class Scheduler:
                     self.kv.register_computed(request)
                     grown[request.request_id] = block_id
                     break
-                victim = choose_victim([*self._decoding.values(), *self._prefilling.values()])
-                self._preempt(victim)
-                preempted.append(victim.request_id)
+                victim = choose_victim(self._running(), self._rank)
+                self._preempt(victim, preempted)
                 grown.pop(victim.request_id, None)
         return grown
 
     def _continue_prefills(self, num_scheduled: dict[str, int], budget: int) -> int:
-        for request in self._prefilling.values():
-            if budget == 0:
+        """Give unfinished prompts the budget that is left, by rank. Returns what is left then.
+
+        Of a prompt less urgent than the request whose turn it is, only half: the other half is for that one."""
+        if not self._prefilling:
+            return budget
+        urgent = next(self._waiting.in_turn(self._step), None) if self._displaces else None
+        for request in sorted(self._prefilling.values(), key=self._rank):
+            limit = budget
+            if urgent is not None and urgent.priority < request.priority:
+                limit = max(1, budget // 2)
+            num_tokens = min(request.num_tokens - request.num_computed_tokens, limit, budget)
+            if num_tokens == 0:
                 break
-            num_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
             num_scheduled[request.request_id] = num_tokens
             budget -= num_tokens
         return budget
 
     def _admit_waiting(self, num_scheduled: dict[str, int], budget: int) -> list[NewRequestData]:
-        """Start waiting requests, in order, while they fit: a place, budget, and blocks for all their known tokens."""
+        """Start waiting requests in turn while they fit: a place, budget, and blocks for all their known tokens.
+
+        One whose blocks are not to be had now may be passed by those behind it, but not for ever."""
+        num_places = self._max_num_seqs - len(self._decoding) - len(self._prefilling)
+        if not self._waiting or budget == 0 or num_places == 0:
+            return []
         new: list[NewRequestData] = []
-        while self._waiting and budget > 0 and len(self._decoding) + len(self._prefilling) < self._max_num_seqs:
-            request = self._waiting.head()
+        passed: list[Request] = []
+        for request in list(islice(self._waiting.in_turn(self._step), num_places + MAX_LOOK_PAST)):
             if not self._take_blocks(request):
-                break
-            self._waiting.remove(request)
-            request.move_to(RequestStatus.RUNNING)
-            self._prefilling[request.request_id] = request
+                passed.append(request)
+                if len(passed) > MAX_LOOK_PAST or not self._may_be_passed(request):
+                    break
+                continue
+            for other in passed:
+                other.num_passed += 1
             num_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
             num_scheduled[request.request_id] = num_tokens
             budget -= num_tokens
+            self._start(request)
             new.append(new_request_data(request))
+            if budget == 0 or len(new) == num_places or not all(map(self._may_be_passed, passed)):
+                break
         return new
 
-    def _take_blocks(self, request: Request) -> bool:
-        """Give a request that starts or returns the blocks of its known tokens, cached ones where there are any.
+    def _may_be_passed(self, request: Request) -> bool:
+        return request.num_passed < self._max_passes and not self._waiting.is_overdue(request, self._step)
 
-        One that was preempted returns only when one block more is free, so that it is not the next victim at once; a
-        protected one takes everything that it can ever need."""
-        kv, most = self.kv, self.kv.blocks_for(request.max_positions)
-        num_blocks = most if is_protected(request) else min(kv.blocks_for(request.num_tokens), most)
-        num_spare = min(1, most - num_blocks) if request.status is RequestStatus.PREEMPTED else 0
+    def _start(self, request: Request) -> None:
+        self._waiting.remove(request)
+        request.move_to(RequestStatus.RUNNING)
+        self._prefilling[request.request_id] = request
+        self._record(EngineCoreEventType.SCHEDULED, request)
+
+    def _blocks_needed(self, request: Request) -> tuple[int, int]:
+        """How many blocks a request takes when it starts or returns, and how many more have to be free then.
+
+        The blocks of its known tokens. One that was preempted returns only when one block more is free, so that it is
+        not the next victim at once; a protected one takes everything that it can ever need."""
+        most = self.kv.blocks_for(request.max_positions)
+        if is_protected(request):
+            return most, 0
+        num_blocks = min(self.kv.blocks_for(request.num_tokens), most)
+        return num_blocks, min(1, most - num_blocks) if request.status is RequestStatus.PREEMPTED else 0
+
+    def _take_blocks(self, request: Request) -> bool:
+        """Give a request that starts or returns its blocks, cached ones where there are any. False if they are not to
+        be had; that is not worked out again before some block has become free."""
+        kv = self.kv
+        if request.blocked_at == kv.pool.num_releases:
+            return False
+        num_blocks, num_spare = self._blocks_needed(request)
         computed = kv.find_computed_blocks(request)
         if not kv.allocate(request, computed, num_blocks, num_spare=num_spare):
+            request.blocked_at = kv.pool.num_releases
             return False
         request.num_computed_tokens = len(computed) * kv.block_size
         if request.status is RequestStatus.WAITING:
@@ -169,16 +253,18 @@ class Scheduler:
                 kv.num_hit_tokens += request.num_computed_tokens
         return True
 
-    def _preempt(self, request: Request) -> None:
-        """Take a request's blocks and put it first in line. What it had computed is computed again, unless the prefix
-        cache still has it then."""
+    def _preempt(self, request: Request, preempted: list[str]) -> None:
+        """Take a request's blocks and let it wait. What it had computed is computed again, unless the prefix cache
+        still has it then. Its id is appended to `preempted`."""
         self._leave_running(request)
         self.kv.free(request)
         request.num_computed_tokens = 0
         request.num_preemptions += 1
         request.move_to(RequestStatus.PREEMPTED)
-        self._waiting.push_front(request)
+        self._waiting.add(request, self._step)
         self._num_preemptions += 1
+        self._record(EngineCoreEventType.PREEMPTED, request)
+        preempted.append(request.request_id)
 
     # ---- after the step ----------------------------------------------------------------------------------------------
 
@@ -196,6 +282,8 @@ class Scheduler:
             output = EngineCoreOutput(request_id, first_index, [token_id])
             if first_index == 0:
                 output.num_cached_tokens = request.num_cached_tokens
+            if request.events:
+                output.events, request.events = request.events, []
             status = judge_token(request, token_id)
             if status is not None:
                 self._finish(request, status)
@@ -251,6 +339,12 @@ class Scheduler:
             del self._wheel[request.due_slot][request.request_id]
             request.due_slot = None
 
+    def _running(self) -> list[Request]:
+        return [*self._decoding.values(), *self._prefilling.values()]
+
+    def _record(self, event: EngineCoreEventType, request: Request) -> None:
+        request.events.append(EngineCoreEvent(event, self._clock()))
+
     # ---- asked from outside ------------------------------------------------------------------------------------------
 
     def reset_prefix_cache(self) -> bool:
@@ -266,7 +360,27 @@ class Scheduler:
             prefix_cache_hits=self.kv.num_hit_tokens,
             num_preemptions=self._num_preemptions,
             step_counter=self._step,
+            longest_wait=self._longest_wait(),
         )
+
+    def _longest_wait(self) -> float:
+        request = self._waiting.longest_waiting()
+        return 0.0 if request is None else max(0.0, self._clock() - request.events[-1].timestamp)
+
+    def check(self) -> None:
+        """Raise `InvariantError` if the book-keeping contradicts itself. Costs what exists: for tests and debugging."""
+        running = self._running()
+        if self._requests.keys() != {r.request_id for r in (*running, *self._waiting.in_turn(self._step))}:
+            raise InvariantError("the requests are not those that run or wait")
+        if len(self._requests) != len(running) + len(self._waiting):
+            raise InvariantError("a request runs and waits")
+        due = {request_id for slot in self._wheel for request_id in slot}
+        if due != {request_id for request_id, request in self._decoding.items() if not is_protected(request)}:
+            raise InvariantError("the growth wheel does not hold the requests that will need a block")
+        for request in running:
+            if not request.num_computed_tokens < request.num_tokens <= len(request.block_ids) * self.kv.block_size + 1:
+                raise InvariantError(f"request {request.request_id} has not the blocks that its tokens need")
+        self.kv.pool.check([request.block_ids for request in running])
 
 
 def new_request_data(request: Request) -> NewRequestData:

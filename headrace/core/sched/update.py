@@ -8,8 +8,9 @@ from headrace.core.request import Request, RequestStatus
 def judge_token(request: Request, token_id: int) -> RequestStatus | None:
     """How the request ends with this token, which is the last of its known tokens; None if it goes on.
 
-    End-of-sequence and stop ids come before length, as clients expect the reason "stop" where both are true."""
-    if token_id in request.stop_token_ids:
+    End-of-sequence and stop ids come before length, as clients expect the reason "stop" where both are true. Before
+    `min_tokens` the sampler gives no such token; the check here is for a sampler that does."""
+    if token_id in request.stop_token_ids and len(request.all_token_ids) > request.min_total_tokens:
         return RequestStatus.FINISHED_STOPPED
     if len(request.all_token_ids) >= request.max_total_tokens:
         return RequestStatus.FINISHED_LENGTH_CAPPED

@@ -114,11 +114,12 @@ class Llama:
             q, k, v = ops.split(qkv, (self.q_width, self.kv_width, self.kv_width))
             q, k = ops.rope(q, self.rope, step), ops.rope(k, self.rope, step)
             attended = ops.paged_attention(q, k, v, layer.attention, step)  # [num_tokens, heads * head_dim]
+            if layer is self.layers[-1]:  # nobody will look at the other rows again
+                attended, x = ops.take_rows(attended, step.sample_rows), ops.take_rows(x, step.sample_rows)
             x = ops.linear_residual(attended, layer.out, x)
             inner = ops.gated_mlp(ops.rms_norm(x, layer.norm2, self.eps), layer.gate_up, "silu")
             x = ops.linear_residual(inner, layer.down, x)
-        last = ops.rms_norm(ops.take_rows(x, step.sample_rows), self.norm, self.eps)
-        return ops.linear(last, self.lm_head)  # [num_samples, vocab]
+        return ops.linear(ops.rms_norm(x, self.norm, self.eps), self.lm_head)  # [num_samples, vocab]
 
 
 class _Layer:
