@@ -154,16 +154,17 @@ class SamplingInputs:
     top_p: Float64Array  # 1: off
     min_p: Float64Array  # 0: off
     uniform: Float64Array  # a random number in (0, 1), unused where greedy
+    banned: Sequence[tuple[int, Int32Array]] = ()  # (place in the batch, ids that may not be chosen there)
 
 
 class Sampler(Protocol):
     def sample(self, logits: Activation, inputs: SamplingInputs) -> Int32Array:
         """One token id for each row of logits `[num_samples, vocab]`, in the order that the field has settled on.
 
-        Greedy takes the highest logit, the lowest id among equals. Else: divide by temperature; softmax; drop tokens
-        below min_p times the most probable; keep the top_k highest, with those equal to the last; of these keep the
-        fewest, most probable first, lower ids first among equals, whose sum reaches top_p of what is left; draw by
-        `uniform` from the inverse of their cumulated probability in the order of ids.
+        Banned ids have no chance. Greedy takes the highest logit, the lowest id among equals. Else: divide by
+        temperature; softmax; drop tokens below min_p times the most probable; keep the top_k highest, with those equal
+        to the last; of these keep the fewest, most probable first, lower ids first among equals, whose sum reaches
+        top_p of what is left; draw by `uniform` from the inverse of their cumulated probability in the order of ids.
         """
         ...
 
