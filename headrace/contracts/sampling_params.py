@@ -76,6 +76,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
             check_integer("seed", self.seed, SEED_MIN, SEED_MAX)
         if self.max_tokens is not None:
             check_integer("max_tokens", self.max_tokens, 1, MAX_COUNT)
+        check_integer("min_tokens", self.min_tokens, 0, self.max_tokens if self.max_tokens is not None else MAX_COUNT)
         self._check_stops(limits)
 
     def _check_stops(self, limits: SamplingLimits) -> None:

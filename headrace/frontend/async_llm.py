@@ -20,7 +20,7 @@ from headrace.contracts.engine import EngineCoreOutputs
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.errors import EngineDeadError, ServiceUnavailableError
 from headrace.frontend.core_client.client import AsyncEngineCoreClient
-from headrace.frontend.input_processor import InputProcessor, PreparedRequest, Prompt
+from headrace.frontend.input_processor import DEFAULT_SCHEDULING, InputProcessor, PreparedRequest, Prompt, Scheduling
 from headrace.frontend.iteration_stats import IterationStats
 from headrace.frontend.metrics import Metrics
 from headrace.frontend.output_collector import RequestOutputCollector
@@ -55,13 +55,17 @@ class AsyncLLM:
     # ---- requests
 
     async def prepare(
-        self, prompt: Prompt, sampling_params: SamplingParams, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams,
+        request_id: str | None = None,
+        scheduling: Scheduling = DEFAULT_SCHEDULING,
     ) -> PreparedRequest:
         """Check and tokenize, in a thread. Raises the `RequestError` that the request deserves."""
         self._check_accepting()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._threads, self._input_processor.process, prompt, sampling_params, request_id
+            self._threads, self._input_processor.process, prompt, sampling_params, request_id, scheduling
         )
 
     async def generate(

@@ -17,7 +17,7 @@ import msgspec
 from headrace.config.limits import Limits
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.engine import EngineCoreRequest
-from headrace.contracts.sampling_params import SamplingParams
+from headrace.contracts.sampling_params import MAX_COUNT, SamplingParams
 from headrace.errors import ContextLengthError, InvalidParameterError
 from headrace.frontend.chat_messages import normalise_messages
 from headrace.frontend.chat_template import ChatTemplate
@@ -30,6 +30,28 @@ class ChatPrompt(msgspec.Struct, frozen=True):
 
     messages: Sequence[object]
 
+
+class Scheduling(msgspec.Struct, frozen=True):
+    """What a caller may say about how its request is scheduled."""
+
+    priority: int = 0  # lower goes first; only where the server schedules by priority
+    cache_salt: str | None = None  # cached prefixes are shared only within the same salt
+
+    def check(self, *, has_priorities: bool) -> None:
+        if not -MAX_COUNT <= self.priority <= MAX_COUNT:
+            raise InvalidParameterError(f"priority must be between {-MAX_COUNT} and {MAX_COUNT}.", param="priority")
+        if self.priority and not has_priorities:
+            raise InvalidParameterError(
+                "priority needs a server that was started with --scheduling-policy priority.", param="priority"
+            )
+        if self.cache_salt is not None and not 0 < len(self.cache_salt) <= MAX_SALT_LENGTH:
+            raise InvalidParameterError(
+                f"cache_salt must have between 1 and {MAX_SALT_LENGTH} characters.", param="cache_salt"
+            )
+
+
+DEFAULT_SCHEDULING = Scheduling()
+MAX_SALT_LENGTH = 256
 
 Prompt = str | Sequence[int] | ChatPrompt
 
@@ -46,23 +68,34 @@ class PreparedRequest(msgspec.Struct, frozen=True):
 
 
 class InputProcessor:
-    def __init__(self, limits: Limits, tokenizer: Tokenizer, *, client_index: int = 0) -> None:
+    def __init__(
+        self, limits: Limits, tokenizer: Tokenizer, *, client_index: int = 0, has_priorities: bool = False
+    ) -> None:
         """Raises `ModelFormatError` if the model's chat template does not compile."""
         self.tokenizer = tokenizer
         self._limits = limits
         self._client_index = client_index
+        self._has_priorities = has_priorities
         self._max_characters = limits.max_model_len * tokenizer.facts.max_token_length
         self._chat_template = _chat_template(tokenizer, self._max_characters)
 
     @classmethod
     def from_config(cls, config: HeadraceConfig) -> InputProcessor:
         """Raises `ModelFormatError` or `UnsupportedModelError` for the files of the tokenizer."""
-        return cls(config.limits, load_tokenizer(config.model.tokenizer))
+        has_priorities = config.scheduler.policy == "priority"
+        return cls(config.limits, load_tokenizer(config.model.tokenizer), has_priorities=has_priorities)
 
-    def process(self, prompt: Prompt, params: SamplingParams, label: str | None = None) -> PreparedRequest:
+    def process(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        label: str | None = None,
+        scheduling: Scheduling = DEFAULT_SCHEDULING,
+    ) -> PreparedRequest:
         """Raises a `RequestError` for whatever is wrong with the request."""
         arrival_time, arrival_monotonic = time.time(), time.monotonic()
         params.check(self._limits)
+        scheduling.check(has_priorities=self._has_priorities)
         text, prompt_token_ids = self._tokenize(prompt)
         max_tokens = self._answer_length(params, len(prompt_token_ids), _param_of(prompt))
         seed = params.seed if params.seed is not None else int.from_bytes(os.urandom(8), signed=True)
@@ -75,6 +108,8 @@ class InputProcessor:
                 output_token_ids=[],
                 sampling_params=params.for_core(seed=choice_seed(seed, index), max_tokens=max_tokens),
                 arrival_time=arrival_time,
+                priority=scheduling.priority,
+                cache_salt=scheduling.cache_salt,
             )
             for index in range(params.n)
         ]

@@ -82,6 +82,7 @@ class ChoiceState:
         self._kind = params.output_kind
         self._include_stop = params.include_stop_str_in_output
         self._detokenizer = _make_detokenizer(params, tokenizer)
+        self._min_tokens = params.min_tokens
         self._stop_matcher = make_stop_matcher(params.stop, include_stop=params.include_stop_str_in_output)
         self._pieces: list[str] = []  # all text so far; not kept with DELTA
 
@@ -98,7 +99,11 @@ class ChoiceState:
             self.token_ids.append(token_id)
             if place == hidden_place:
                 continue
-            text, stop = self._stop_matcher.feed(self._detokenizer.append(token_id))
+            text = self._detokenizer.append(token_id)
+            if len(self.token_ids) <= self._min_tokens:
+                pieces.append(text)  # too early for any stop string
+                continue
+            text, stop = self._stop_matcher.feed(text)
             pieces.append(text)
             if stop is not None:
                 return "".join(pieces), stop

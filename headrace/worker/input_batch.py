@@ -6,6 +6,8 @@ scheduled rows (`inputs.py`) and a request that only decodes costs no Python of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,10 @@ from headrace.worker.block_table import BlockTable
 
 
 class InputBatch:
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, eos_token_ids: Sequence[int] = ()
+    ) -> None:
+        self._eos_token_ids = tuple(eos_token_ids)
         self.rows: dict[str, int] = {}  # request id -> row
         self._free = list(range(max_num_seqs - 1, -1, -1))
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)  # known tokens: prompt, then output
@@ -28,6 +33,8 @@ class InputBatch:
         self.top_p = np.ones(max_num_seqs, np.float64)
         self.min_p = np.zeros(max_num_seqs, np.float64)
         self.seed = np.zeros(max_num_seqs, np.int64)
+        self.min_tokens = np.zeros(max_num_seqs, np.int32)  # of output, before which no stop id may come
+        self.stop_ids: dict[int, NDArray[np.int32]] = {}  # row -> its stop ids, where min_tokens is not 0
 
     def add(self, request: NewRequestData) -> None:
         """Give the request a row. One that returns after a preemption brings the output that it already has."""
@@ -46,12 +53,17 @@ class InputBatch:
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
         self.seed[row] = params.seed or 0
+        self.min_tokens[row] = params.min_tokens
+        if params.min_tokens:
+            eos = () if params.ignore_eos else self._eos_token_ids
+            self.stop_ids[row] = np.array(sorted({*eos, *params.stop_token_ids}), np.int32)
 
     def remove(self, req_id: str) -> None:
         """Free the request's row. One that has none (aborted before it ran) is not a fault."""
         row = self.rows.pop(req_id, None)
         if row is not None:
             self._free.append(row)
+            self.stop_ids.pop(row, None)
 
     def append_tokens(self, rows: NDArray[np.intp], token_ids: NDArray[np.int32]) -> None:
         """One sampled token for each of `rows`; it is the row's next input. At the context's end it is not kept."""

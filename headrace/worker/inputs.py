@@ -58,4 +58,8 @@ def gather_sampling(batch: InputBatch, rows: NDArray[np.intp]) -> SamplingInputs
         top_p=batch.top_p[rows],
         min_p=batch.min_p[rows],
         uniform=uniform(batch.seed[rows], positions),
+        banned=[
+            (int(place), batch.stop_ids[int(rows[place])])
+            for place in np.flatnonzero(positions < batch.min_tokens[rows])
+        ],
     )

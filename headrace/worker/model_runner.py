@@ -15,7 +15,12 @@ class ModelRunner:
     def __init__(self, config: HeadraceConfig, backend: Backend, program: Program) -> None:
         self._backend = backend
         self._program = program
-        self._batch = InputBatch(config.scheduler.max_num_seqs, config.model.max_model_len, config.cache.block_size)
+        self._batch = InputBatch(
+            config.scheduler.max_num_seqs,
+            config.model.max_model_len,
+            config.cache.block_size,
+            config.model.facts.eos_token_ids,
+        )
         self._pending: tuple[ScheduledRows, Activation] | None = None  # between the two calls of a step
 
     def execute_model(self, scheduled: SchedulerOutput) -> None:

@@ -21,8 +21,8 @@ FIRST_NUCLEUS = 256  # tokens that top_p looks at first; most nuclei are smaller
 
 class NumpySampler:
     def sample(self, logits: Float32, inputs: SamplingInputs) -> Int32:
-        for row, ids in inputs.banned:
-            logits[row, ids] = -np.inf
+        for place, ids in inputs.banned:
+            logits[place, ids] = -np.inf
         tokens = np.argmax(logits, axis=-1).astype(np.int32)
         for row in np.flatnonzero(inputs.temperature > 0):
             tokens[row] = sample_row(

@@ -25,7 +25,7 @@ from headrace.frontend.http.openai.protocol import (
     ChatMessage,
     Usage,
 )
-from headrace.frontend.http.openai.request_body import parse_request, sampling_params_of, wants_usage
+from headrace.frontend.http.openai.request_body import parse_request, sampling_params_of, scheduling_of, wants_usage
 from headrace.frontend.http.openai.unsupported import CHAT
 from headrace.frontend.http.sse import DONE, EventStream, event
 from headrace.frontend.input_processor import ChatPrompt
@@ -43,7 +43,8 @@ class ChatCompletions:
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._max_body_bytes)
         chat = parse_request(body, ChatCompletionRequest, CHAT, self._model)
-        prepared = await self._llm.prepare(ChatPrompt(chat.messages), _sampling_params(chat))
+        prompt, params = ChatPrompt(chat.messages), _sampling_params(chat)
+        prepared = await self._llm.prepare(prompt, params, scheduling=scheduling_of(chat))
         answer = _Answer(f"chatcmpl-{prepared.label}", self._model)
         outputs = self._llm.generate(prepared)
         if chat.stream:

@@ -21,7 +21,7 @@ from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.http.connection import read_json_body, until_disconnect
 from headrace.frontend.http.merge import merge
 from headrace.frontend.http.openai.protocol import Completion, CompletionChoice, CompletionRequest, Usage
-from headrace.frontend.http.openai.request_body import parse_request, sampling_params_of, wants_usage
+from headrace.frontend.http.openai.request_body import parse_request, sampling_params_of, scheduling_of, wants_usage
 from headrace.frontend.http.openai.unsupported import COMPLETIONS
 from headrace.frontend.http.sse import DONE, EventStream, event
 from headrace.frontend.input_processor import PreparedRequest
@@ -43,9 +43,10 @@ class Completions:
         completion = parse_request(body, CompletionRequest, COMPLETIONS, self._model)
         params = sampling_params_of(completion, completion.max_tokens)
         params.check(self._limits)
+        scheduling = scheduling_of(completion)
         prompts = _split_prompts(completion.prompt)
         _check_number_of_choices(len(prompts), params, completion.best_of, self._limits)
-        prepared = [await self._llm.prepare(prompt, params) for prompt in prompts]
+        prepared = [await self._llm.prepare(prompt, params, scheduling=scheduling) for prompt in prompts]
         answer = _Answer(prepared, self._model)
         outputs = merge([self._llm.generate(one) for one in prepared])
         if completion.stream:

@@ -34,6 +34,9 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    min_tokens: int | None = None
+    priority: int | None = None  # lower goes first
+    cache_salt: str | None = None  # requests share cached prefixes only within the same salt
 
 
 class ChatCompletionRequest(GenerationRequest, kw_only=True):

@@ -11,12 +11,13 @@ from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import InvalidParameterError, ModelNotFoundError
 from headrace.frontend.http.openai.protocol import GenerationRequest
 from headrace.frontend.http.openai.unsupported import Neutral, refuse_unsupported, warn_of_misspelt
+from headrace.frontend.input_processor import Scheduling
 
 R = TypeVar("R", bound=GenerationRequest)
 
 _SAMPLING_FIELDS = (
     "n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "skip_special_tokens",
-    "include_stop_str_in_output",
+    "include_stop_str_in_output", "min_tokens",
 )  # fmt: skip
 _ERROR_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*?)`)?$", re.DOTALL)
 _MISSING_FIELD = re.compile(r"missing required field `(\w+)`")
@@ -51,6 +52,10 @@ def sampling_params_of(request: GenerationRequest, max_tokens: int | None) -> Sa
         stop_token_ids=tuple(request.stop_token_ids or ()),
         output_kind=OutputKind.DELTA if request.stream else OutputKind.FINAL_ONLY,
     )
+
+
+def scheduling_of(request: GenerationRequest) -> Scheduling:
+    return Scheduling(request.priority or 0, request.cache_salt)
 
 
 def wants_usage(request: GenerationRequest) -> bool:
