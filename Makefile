@@ -17,7 +17,7 @@ DEV_READY := $(VENV)/.ready-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test check bench clean
+.PHONY: help setup serve test check mutants bench clean
 
 help: ## this list
 	@echo 'usage: make TARGET [ARGS="..."] [PYTHON=python3.12]'
@@ -37,6 +37,9 @@ check: $(DEV_READY) ## format, lint, types, import rules; changes nothing
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
+
+mutants: $(TEST_READY) ## put 100 small mistakes into the core and count those that the tests find; ARGS="--count 20 --seed 7"
+	@exec $(PY) -m tools.mutants $(ARGS)
 
 bench: $(SERVE_READY) ## run the benchmarks; ARGS goes to benchmarks/run.py
 	@exec $(PY) benchmarks/run.py $(ARGS)
