@@ -70,6 +70,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="Seconds that running requests get to finish after SIGTERM. Default: as long as they take."),
     ] = None
+    health_timeout: Annotated[
+        float,
+        Meta(gt=0, description="Seconds without a sign of life from a busy engine after which /health answers 503."),
+    ] = 60.0
+    check_invariants: Annotated[
+        bool,
+        Meta(
+            description="Check the engine's book-keeping whenever it is idle, and stop if it is wrong. For debugging."
+        ),
+    ] = False
     ipc_transport: Annotated[
         Literal["unix", "tcp"],
         Meta(description="How the processes talk: unix sockets in a private folder, or loopback TCP."),

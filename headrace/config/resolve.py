@@ -60,6 +60,7 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=_max_num_batched_tokens(config, backend),
             policy=config.scheduling_policy,
+            check_invariants=config.check_invariants,
         ),
         worker=WorkerConfig(
             backend=backend, num_threads=config.num_threads or usable_cores(), executor=UNIPROC_EXECUTOR
@@ -111,6 +112,7 @@ def _server(config: EngineConfig) -> ServerConfig:
         port=config.port,
         shutdown_timeout=config.shutdown_timeout,
         ipc_transport=config.ipc_transport,
+        health_timeout=config.health_timeout,
         log_level=config.log_level,
     )
 

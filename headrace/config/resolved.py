@@ -31,6 +31,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     policy: str = "fcfs"
     patience: int = 512  # steps after which a waiting request goes before everybody else
+    check_invariants: bool = False  # check all book-keeping whenever the engine is idle
     max_passes: int = 8  # how often a request that does not fit now may be passed
 
 
@@ -45,6 +46,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     shutdown_timeout: float | None
     ipc_transport: str
+    health_timeout: float  # seconds
     log_level: str
 
 

@@ -121,6 +121,10 @@ class EngineCore:
         """What ended outside a step since the last call, by client."""
         return self._pack({})
 
+    def heartbeat(self) -> EngineCoreOutputs:
+        """A message without outputs, for steps that have none: prompts are being computed, and all is well."""
+        return EngineCoreOutputs(self.engine_index, self.incarnation, [], self.scheduler.stats(), time.time())
+
     def _pack(self, outputs: Outputs) -> dict[int, EngineCoreOutputs]:
         pending, self._pending = self._pending, {}
         for client_index, ended in pending.items():

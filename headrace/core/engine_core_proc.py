@@ -10,8 +10,9 @@ from __future__ import annotations
 import secrets
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 
 import msgspec
@@ -51,6 +52,7 @@ from headrace.errors import ProtocolError, StartupError
 from headrace.ipc.child import LauncherLink, become_child
 from headrace.ipc.sockets import connect
 
+HEARTBEAT_S = 1.0  # a working engine is never silent for longer, but for the duration of one step
 READY_ADDRESS = "inproc://ready"
 
 
@@ -69,7 +71,8 @@ class EngineCoreProc:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._frontend: SimpleQueue[Endpoint] = SimpleQueue()
         self._inbox: SimpleQueue[Request | Refusal | list[str] | UtilityCall | Exception | Stop] = SimpleQueue()
-        self._outbox: SimpleQueue[EngineInit | tuple[int, EngineCoreOutputs]] = SimpleQueue()
+        self._outbox: SimpleQueue[EngineInit | tuple[int | None, EngineCoreOutputs]] = SimpleQueue()
+        self._last_word = time.monotonic()
         self._stopping = False
         self._ready_socket = self._context.socket(zmq.PAIR)
         self._ready_socket.bind(READY_ADDRESS)
@@ -123,11 +126,16 @@ class EngineCoreProc:
         """Step while there is work, sleep while there is none, end when told to: the front end is gone by then, and
         nobody waits for what still runs."""
         core = self.core
+        check_idle = core.scheduler.check if self.config.scheduler.check_invariants else lambda: None
         while not self._stopping:
+            if not core.has_work:
+                check_idle()
             self._take_messages(wait=not core.has_work)
             self._send(core.take_pending())
             if core.scheduler.has_work and not self._stopping:
                 self._send(core.step(self._take_messages))
+                if time.monotonic() - self._last_word > HEARTBEAT_S:
+                    self._send({None: core.heartbeat()})
         core.executor.shutdown()
 
     def _take_messages(self, *, wait: bool = False) -> None:
@@ -149,9 +157,11 @@ class EngineCoreProc:
         except Empty:
             pass
 
-    def _send(self, outputs: dict[int, EngineCoreOutputs]) -> None:
+    def _send(self, outputs: Mapping[int, EngineCoreOutputs] | Mapping[None, EngineCoreOutputs]) -> None:
+        """By client; None is every client."""
         for item in outputs.items():
             self._outbox.put(item)
+            self._last_word = time.monotonic()
 
     # ---- the input thread --------------------------------------------------------------------------------------------
 
@@ -198,8 +208,9 @@ class EngineCoreProc:
                 clients[item.client_index] = connect(self._context, zmq.PUSH, item.outputs)
             else:
                 client_index, outputs = item
-                if client_index in clients:
-                    clients[client_index].send(codec.encode(outputs))
+                data = codec.encode(outputs)
+                for sock in clients.values() if client_index is None else filter(None, [clients.get(client_index)]):
+                    sock.send(data)
 
 
 def split_frames(frames: list[bytes]) -> tuple[bytes, bytes]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -47,6 +48,8 @@ class AsyncLLM:
         self._threads = ThreadPoolExecutor(NUM_INPUT_THREADS, thread_name_prefix="headrace-input")
         self._is_draining = False
         self._death: str | None = None  # why the engine core is gone
+        self._health_timeout = config.server.health_timeout
+        self._last_heard = time.monotonic()  # of an engine core that had something to do
         self._num_active = 0  # calls of generate() that have not ended
         self._idle = asyncio.Event()
         self._idle.set()
@@ -85,6 +88,8 @@ class AsyncLLM:
         try:
             await self._client.wait_ready()
             collector = RequestOutputCollector(prompt.params.output_kind)
+            if not self._output_processor.has_unfinished_requests:
+                self._last_heard = time.monotonic()  # it was silent because it was idle
             state = self._output_processor.add_request(prompt, collector)
             try:
                 for core_request in prompt.core_requests:
@@ -124,6 +129,13 @@ class AsyncLLM:
     def is_dead(self) -> bool:
         """Whether the engine core is gone: nothing will be answered any more."""
         return self._death is not None
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the engine core has work and has given no sign of life for too long. A working one speaks at least
+        once a second, long prompts or not."""
+        silence = time.monotonic() - self._last_heard
+        return self._output_processor.has_unfinished_requests and silence > self._health_timeout
 
     def start_draining(self) -> None:
         """From now on new requests are refused with `ServiceUnavailableError`; those that run go on."""
@@ -174,6 +186,7 @@ class AsyncLLM:
             self._die("The server cannot read the engine's output any more.")
 
     async def _take_in(self, message: EngineCoreOutputs) -> None:
+        self._last_heard = time.monotonic()
         stats = IterationStats()
         for start in range(0, len(message.outputs), OUTPUT_CHUNK_SIZE):
             chunk = message.outputs[start : start + OUTPUT_CHUNK_SIZE]

@@ -98,24 +98,17 @@ def _num_kv_blocks(config: HeadraceConfig, block_bytes: int, bytes_left: int) ->
     cache = config.cache
     for_one = blocks_for(config.model.max_model_len, cache.block_size)
     if cache.num_kv_blocks_override is not None:
-        num_blocks, flag = cache.num_kv_blocks_override, "--num-kv-blocks-override"
-        if num_blocks < for_one:
-            raise _too_small(config, f"{num_blocks} blocks", f"{for_one} blocks", flag)
-        return num_blocks
+        return cache.num_kv_blocks_override  # as small as one likes: requests that can never fit are refused
     given = cache.kv_cache_memory
     budget = given if given is not None else min(MAX_DEFAULT_KV_BYTES, bytes_left // 2)
     num_blocks = min(budget // block_bytes, for_one * config.scheduler.max_num_seqs)
     if num_blocks < for_one:
-        raise _too_small(config, _mebibytes(budget), _mebibytes(for_one * block_bytes), "--kv-cache-memory")
+        raise ConfigError(
+            f"{_mebibytes(budget)} of KV cache cannot hold one request of {config.model.max_model_len} tokens, which "
+            f"needs {_mebibytes(for_one * block_bytes)}; raise it, or lower --max-model-len",
+            flag="--kv-cache-memory",
+        )
     return num_blocks
-
-
-def _too_small(config: HeadraceConfig, have: str, need: str, flag: str) -> ConfigError:
-    return ConfigError(
-        f"{have} of KV cache cannot hold one request of {config.model.max_model_len} tokens, which needs {need}; raise "
-        "it, or lower --max-model-len",
-        flag=flag,
-    )
 
 
 def _weight_bytes(memory: Memory, spec: WeightSpec, num_positions: int) -> int:

@@ -15,7 +15,7 @@ OK = b"{}"
 
 
 class Operations:
-    """/live: this process answers. /health: the engine is not known to be dead. /ready: send requests here."""
+    """/live: this process answers. /health: the engine lives, and moves if it has work. /ready: send requests here."""
 
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
@@ -26,6 +26,8 @@ class Operations:
     async def health(self) -> Response:
         if self._llm.is_dead:
             return error_response(_UnhealthyError("The engine is gone."))
+        if self._llm.is_stalled:
+            return error_response(_UnhealthyError("The engine has work and makes no progress."))
         return _json(OK)
 
     async def ready(self) -> Response:
@@ -47,7 +49,7 @@ class Operations:
 
 
 class _UnhealthyError(EngineDeadError):
-    """To probes a dead engine is a server that is not available: another one may be."""
+    """To probes a dead or stuck engine is a server that is not available: another one may be."""
 
     status = 503
 

@@ -64,7 +64,14 @@ def make_config(
             max_num_batched_tokens=budget,
         ),
         worker=WorkerConfig(backend="numpy", num_threads=1, executor=UNIPROC_EXECUTOR),
-        server=ServerConfig(host="127.0.0.1", port=0, shutdown_timeout=None, ipc_transport="unix", log_level="info"),
+        server=ServerConfig(
+            host="127.0.0.1",
+            port=0,
+            shutdown_timeout=None,
+            ipc_transport="unix",
+            health_timeout=60.0,
+            log_level="info",
+        ),
         limits=Limits(vocab_size=VOCAB_SIZE, max_model_len=max_model_len),
     )
 

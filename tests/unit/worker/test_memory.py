@@ -58,7 +58,6 @@ def test_a_given_size_and_a_given_number(tmp_path: Path) -> None:
     ("settings", "flag", "need"),
     [
         ({"kv_cache_memory": MIB}, "--kv-cache-memory", "4.0 MiB"),
-        ({"num_kv_blocks_override": 511}, "--num-kv-blocks-override", "512 blocks"),
     ],
 )
 def test_too_little_for_one_request_names_flag_and_need(
