@@ -23,4 +23,5 @@ class IterationStats(msgspec.Struct):
     num_generation_tokens: int = 0
     times_to_first_token: list[float] = msgspec.field(default_factory=list)
     inter_token_latencies: list[float] = msgspec.field(default_factory=list)
+    queue_times: list[float] = msgspec.field(default_factory=list)  # from the engine's queue to the first start
     finished: list[FinishedRequestStats] = msgspec.field(default_factory=list)

@@ -59,6 +59,7 @@ class Metrics:
         self._finished = dict.fromkeys(FinishReason, 0)
         self._time_to_first_token = Histogram(_TIME_TO_FIRST_TOKEN)
         self._inter_token_latency = Histogram(_INTER_TOKEN_LATENCY)
+        self._queue_time = Histogram(_REQUEST_LATENCY)
         self._e2e_latency = Histogram(_REQUEST_LATENCY)
         token_bounds = _one_two_five(max_model_len)
         self._request_prompt_tokens = Histogram(token_bounds)
@@ -72,6 +73,7 @@ class Metrics:
         self._num_generation_tokens += stats.num_generation_tokens
         self._time_to_first_token.observe(stats.times_to_first_token)
         self._inter_token_latency.observe(stats.inter_token_latencies)
+        self._queue_time.observe(stats.queue_times)
         for request in stats.finished:
             self._finished[request.finish_reason] += 1
             self._e2e_latency.observe((request.e2e_latency,))
@@ -132,6 +134,7 @@ class Metrics:
         for name, documentation, histogram in (
             ("time_to_first_token_seconds", "From arrival to the first token.", self._time_to_first_token),
             ("inter_token_latency_seconds", "From one token to the next.", self._inter_token_latency),
+            ("request_queue_time_seconds", "From the engine's queue to the first start.", self._queue_time),
             ("e2e_request_latency_seconds", "From arrival to the end.", self._e2e_latency),
             ("request_prompt_tokens", "Prompt tokens of a request.", self._request_prompt_tokens),
             ("request_generation_tokens", "Tokens generated for a request.", self._request_generation_tokens),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from headrace.contracts.engine import EngineCoreOutput, FinishReason
+from headrace.contracts.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, FinishReason
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import (
     ContextLengthError,
@@ -199,6 +199,8 @@ class OutputProcessor:
             return False
         request = choice.request
         request.num_cached_tokens = max(request.num_cached_tokens, output.num_cached_tokens)
+        if output.events:
+            stats.queue_times += queue_times(output.events)
         text, stop = choice.append(new_token_ids, finish_reason)
         num_new_tokens = len(choice.token_ids) - num_before
         stop_reason: str | int | None = output.stop_reason
@@ -232,6 +234,13 @@ class OutputProcessor:
         others = self.abort_request(request, stats)
         request.collector.fail(error)
         return [choice.request_id, *others]
+
+
+def queue_times(events: Sequence[EngineCoreEvent]) -> list[float]:
+    """Seconds in the engine's queue before the first start, where these events tell; else empty."""
+    queued = next((e.timestamp for e in events if e.type is EngineCoreEventType.QUEUED), None)
+    started = next((e.timestamp for e in events if e.type is EngineCoreEventType.SCHEDULED), None)
+    return [] if queued is None or started is None else [started - queued]
 
 
 def _make_detokenizer(params: SamplingParams, tokenizer: Tokenizer) -> Detokenizer:

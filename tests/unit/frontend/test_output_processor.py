@@ -7,12 +7,12 @@ import asyncio
 import msgspec
 import pytest
 
-from headrace.contracts.engine import EngineCoreOutput, FinishReason
+from headrace.contracts.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, FinishReason
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import ContextLengthError, EngineError, KVCapacityError
 from headrace.frontend.iteration_stats import IterationStats
 from headrace.frontend.output_collector import RequestOutputCollector
-from headrace.frontend.output_processor import OutputProcessor
+from headrace.frontend.output_processor import OutputProcessor, queue_times
 from headrace.frontend.request_output import CompletionOutput, RequestOutput
 
 EOS = 2
@@ -230,3 +230,14 @@ def test_a_reader_that_waits_is_woken_and_hears_the_error_last():
             await collector.get()
 
     asyncio.run(scenario())
+
+
+def test_queue_time_is_told_by_the_events():
+    queued, started = (
+        EngineCoreEvent(EngineCoreEventType.QUEUED, 10.0),
+        EngineCoreEvent(EngineCoreEventType.SCHEDULED, 12.5),
+    )
+    again = EngineCoreEvent(EngineCoreEventType.SCHEDULED, 20.0)
+    assert queue_times([queued, started]) == [2.5]
+    assert queue_times([queued, started, again]) == [2.5]
+    assert queue_times([again]) == []
