@@ -129,6 +129,7 @@ def main() -> None:
     logging.basicConfig(
         level=process.config.server.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are told by the launcher
     try:
         status = uvloop.run(APIServer(process, launcher, socket.socket(fileno=listen_fd)).run())
     except StartupError as error:

@@ -12,7 +12,8 @@ METRIC_NAMES = {
     "headrace:prefix_cache_queries_total", "headrace:prefix_cache_hits_total", "headrace:num_preemptions_total",
     "headrace:prompt_tokens_total", "headrace:generation_tokens_total", "headrace:request_success_total",
     "headrace:time_to_first_token_seconds", "headrace:inter_token_latency_seconds",
-    "headrace:request_queue_time_seconds", "headrace:e2e_request_latency_seconds", "headrace:request_prompt_tokens", "headrace:request_generation_tokens",
+    "headrace:request_queue_time_seconds", "headrace:e2e_request_latency_seconds", "headrace:request_prompt_tokens",
+    "headrace:request_generation_tokens",
 }  # fmt: skip
 
 
