@@ -1,0 +1,201 @@
+"""Nobody waits for ever: how long each request may wait, counted in steps, and a watch over it.
+
+Let N be `max_num_seqs` and L the most tokens (prompt and answer) of any request. A wait begins when a request arrives
+or is preempted, and ends when it is started.
+
+- *Once overdue* (after `patience` steps) a request goes before all that are not, and nobody who is not overdue starts
+  before it. Before it are only those that already waited when its wait began: call them *older*.
+- *While the first of the overdue does not fit*, nobody is started, so what runs only gets less. Each step computes at
+  least one token of it: of every decoding request, or else of the first prompt. There are at most N L tokens to
+  compute; then nothing runs any more, and the pool is larger than any request that was let in.
+- Each of the older ones costs that once, and so does the request itself:
+
+      wait  <=  patience + (older + 1) N L   steps
+
+A request waits at most four times: when it arrives and after each of at most three preemptions. A running request that
+decodes gets a token in every step. A prompt in progress gets one at least every N L steps: in between, others compute
+theirs, and no step starts anybody without giving each prompt in progress a token.
+
+The watch sees only what crosses the lines between the processes, nothing inside the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from headrace.contracts.engine import EngineCoreOutput, EngineCoreRequest
+from headrace.contracts.scheduler import SchedulerOutput
+from headrace.simulation.scenario import Scenario
+from headrace.simulation.violation import Violation
+
+MAX_PREEMPTIONS = 3
+
+
+def longest_wait(*, patience: int, num_older: int, max_num_seqs: int, longest_request: int) -> int:
+    """Most steps that one wait may take."""
+    return patience + (num_older + 1) * max_num_seqs * longest_request
+
+
+def longest_gap(*, max_num_seqs: int, longest_request: int) -> int:
+    """Most steps for which a prompt in progress may get no token."""
+    return max_num_seqs * longest_request
+
+
+@dataclass
+class Watched:
+    """A request that the engine core has and has not finished."""
+
+    rank: tuple[int, int]
+    began: int  # the step of the last change between waiting and running, or of its last token
+    place: int  # in the order in which waits began
+    num_older: int
+    waits: bool = True
+    was_preempted: bool = False
+    decodes: bool = False
+    num_preemptions: int = 0
+    num_passes: int = 0
+
+
+class LivenessWatch:
+    """Watches one life of the engine core."""
+
+    def __init__(self, scenario: Scenario, counters: Counter[str]) -> None:
+        self._scenario = scenario
+        self._counters = counters
+        self._requests: dict[str, Watched] = {}
+        self._step = 0
+        self._num_arrived = 0
+        self._num_waits = 0
+        self._longest_request = 0
+
+    def state_of(self, request_id: str) -> str:
+        """For the statistics of aborts."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return "unknown"
+        if request.waits:
+            return "preempted" if request.was_preempted else "queued"
+        return "decoding" if request.decodes else "prefilling"
+
+    def counts(self) -> tuple[int, int]:
+        """How many run, how many wait."""
+        num_waiting = self._num_waiting()
+        return len(self._requests) - num_waiting, num_waiting
+
+    def arrived(self, message: EngineCoreRequest) -> None:
+        """The scheduler has taken this request."""
+        scenario = self._scenario
+        priority = message.priority if scenario.policy == "priority" else 0
+        length = len(message.prompt_token_ids) + (message.sampling_params.max_tokens or scenario.max_model_len)
+        self._longest_request = max(self._longest_request, min(length, scenario.max_model_len))
+        self._requests[message.request_id] = Watched(
+            rank=(priority, self._num_arrived),
+            began=self._step,
+            place=self._num_waits,
+            num_older=self._num_waiting(),
+        )
+        self._num_arrived += 1
+        self._num_waits += 1
+
+    def ended(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
+
+    def scheduled(self, step: SchedulerOutput) -> None:
+        """Before the worker's answer is taken in."""
+        self._step = step.step
+        for request_id in step.preempted_req_ids:
+            self._preempted(request_id, is_displaced=bool(step.scheduled_new_reqs))
+        for new in step.scheduled_new_reqs:
+            self._started(new.req_id)
+        self._check_waits(step)
+
+    def computed(self, outputs: list[EngineCoreOutput]) -> None:
+        """What the step has given out. Other ends than by a token are known already, and such a request may even have
+        come anew since."""
+        for output in outputs:
+            request = self._requests.get(output.request_id)
+            if request is None or not output.new_token_ids:
+                continue
+            if output.finish_reason is not None:
+                self.ended(output.request_id)
+            else:
+                request.decodes = True
+
+    def check_at_rest(self) -> None:
+        if self._requests:
+            raise Violation("a", "a request never ended in the engine", ", ".join(self._requests))
+
+    def _num_waiting(self) -> int:
+        return sum(request.waits for request in self._requests.values())
+
+    def _preempted(self, request_id: str, *, is_displaced: bool) -> None:
+        request = self._requests[request_id]
+        if request.waits:
+            raise Violation("d", "a request that does not run was preempted", request_id)
+        self._counters["preemptions"] += 1
+        self._counters["displaced by priority"] += is_displaced
+        request.num_preemptions += 1
+        if request.num_preemptions > MAX_PREEMPTIONS:
+            raise Violation("d", f"a request was preempted more than {MAX_PREEMPTIONS} times", request_id)
+        request.num_older = self._num_waiting()
+        request.began, request.place = self._step, self._num_waits
+        request.waits, request.was_preempted, request.decodes = True, True, False
+        self._num_waits += 1
+
+    def _started(self, request_id: str) -> None:
+        request = self._requests.get(request_id)
+        if request is None or not request.waits:
+            raise Violation("d", "a request was started that does not wait", request_id)
+        is_overdue = self._is_overdue(request)
+        self._counters["overdue admissions"] += is_overdue
+        beyond_patience = self._step - request.began - self._scenario.patience
+        most = self._longest_wait(request) - self._scenario.patience
+        self._counters["waits beyond patience by over 10 % of the bound"] += 10 * beyond_patience > most
+        self._counters["waits beyond patience by over 50 % of the bound"] += 2 * beyond_patience > most
+        for other in self._requests.values():
+            if other is request or not other.waits:
+                continue
+            if self._is_overdue(other):
+                if not is_overdue or other.place < request.place:
+                    raise Violation("d", "a request that is overdue was passed", f"by {request_id}")
+            elif not is_overdue and other.rank < request.rank:
+                other.num_passes += 1
+                self._counters["passes"] += 1
+                if other.num_passes > self._scenario.max_passes:
+                    raise Violation("d", "a request was passed too often", f"by {request_id}")
+        request.waits = False
+        request.began = self._step
+
+    def _longest_wait(self, request: Watched) -> int:
+        return longest_wait(
+            patience=self._scenario.patience,
+            num_older=request.num_older,
+            max_num_seqs=self._scenario.max_num_seqs,
+            longest_request=self._longest_request,
+        )
+
+    def _is_overdue(self, request: Watched) -> bool:
+        return self._step - request.began >= self._scenario.patience
+
+    def _check_waits(self, step: SchedulerOutput) -> None:
+        scenario, longest = self._scenario, self._longest_request
+        num_running = 0
+        for request_id, request in self._requests.items():
+            waited = self._step - request.began
+            if request.waits:
+                most = self._longest_wait(request)
+                if waited > most:
+                    raise Violation("d", "a request waits beyond the bound", f"{request_id}, {waited} steps of {most}")
+                continue
+            num_running += 1
+            if request_id in step.num_scheduled_tokens:
+                request.began = self._step
+            elif request.decodes:
+                raise Violation("d", "a decoding request got no token", request_id)
+            elif waited > longest_gap(max_num_seqs=scenario.max_num_seqs, longest_request=longest):
+                raise Violation("d", "a prompt in progress got no token for too long", f"{request_id}, {waited} steps")
+        if num_running > scenario.max_num_seqs:
+            raise Violation("d", "more requests run than max_num_seqs", str(num_running))
+        if step.total_num_scheduled_tokens > scenario.budget:
+            raise Violation("d", "a step has more tokens than the budget", str(step.total_num_scheduled_tokens))
