@@ -6,8 +6,8 @@ slot 0.
 
 from __future__ import annotations
 
+from headrace.simulation.hash_model import hash_tokens
 from tests.unit.core.engines import Engine
-from tests.unit.core.hash_worker import hash_tokens
 
 
 def test_worked_example():

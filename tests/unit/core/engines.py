@@ -16,7 +16,7 @@ from headrace.config.resolved import (
 from headrace.contracts.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.core.engine_core import EngineCore
-from tests.unit.core.hash_worker import VOCAB_SIZE, HashExecutor
+from headrace.simulation.hash_model import VOCAB_SIZE, HashExecutor
 
 FACTS = ModelFacts(
     architecture="llama",

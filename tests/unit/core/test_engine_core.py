@@ -7,8 +7,8 @@ import random
 import pytest
 
 from headrace.contracts.engine import FinishReason, UtilityCall, UtilityOutput
+from headrace.simulation.hash_model import hash_tokens
 from tests.unit.core.engines import Engine
-from tests.unit.core.hash_worker import hash_tokens
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
