@@ -33,8 +33,8 @@ LEAST_CAUGHT = 0.85
 MAX_MEMORY = 4 << 30  # bytes; a mutant may loop for ever and collect
 
 PYTEST = ("pytest", "tests/unit/core", "-x", "-q", "-p", "no:cacheprovider", "--timeout=20")
-SIMULATION = ("headrace.simulation", "--seeds", "300")
-ADVERSARIAL = ("headrace.simulation", "--adversarial", "--seeds", "100")
+SIMULATION = ("headrace.simulation", "--seeds", "300", "--jobs", "1", "--no-shrink")
+ADVERSARIAL = ("headrace.simulation", "--adversarial", "--seeds", "100", "--jobs", "1", "--no-shrink")
 
 
 class Suite(NamedTuple):

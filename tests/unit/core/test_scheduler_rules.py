@@ -366,16 +366,13 @@ def test_the_whole_budget_where_none_more_urgent_waits(priority, policy):
     assert steps.step().num_scheduled_tokens == {"a": 16}
 
 
-def test_a_prompt_gets_one_token_at_least():
-    steps = Steps(budget=2, max_num_seqs=2, policy="priority")
-    steps.add("d", 1, 30, priority=0)
+@pytest.mark.parametrize(("budget", "expected"), [(3, {"a": 1, "u": 2}), (2, {"a": 1, "u": 1}), (1, {"a": 1})])
+def test_half_of_little_is_one_token_at_least(budget, expected):
+    steps = Steps(budget=budget, policy="priority")
+    steps.add("a", 20, 2, priority=1)
     steps.step()
-    steps.add("a", 10, 2, priority=1)
-    steps.step()
-    steps.add("u", 10, 2, priority=1)
-    steps.requests["u"].priority = 0
-    step = steps.schedule()
-    assert sum(step.num_scheduled_tokens.values()) == 2
+    steps.add("u", 20, 2, priority=0)
+    assert steps.step().num_scheduled_tokens == expected
 
 
 # ---- those that do not fit now ---------------------------------------------------------------------------------------
