@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+N ?= 10000
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -17,7 +18,7 @@ DEV_READY := $(VENV)/.ready-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test check mutants bench clean
+.PHONY: help setup serve test check simulate mutants bench clean
 
 help: ## this list
 	@echo 'usage: make TARGET [ARGS="..."] [PYTHON=python3.12]'
@@ -37,6 +38,9 @@ check: $(DEV_READY) ## format, lint, types, import rules; changes nothing
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
+
+simulate: $(SERVE_READY) ## run the simulated engine: N seeds, all cores; ARGS="--adversarial", ARGS="--first 7 --jobs 1"
+	@exec $(PY) -m headrace.simulation --seeds $(N) $(ARGS)
 
 mutants: $(TEST_READY) ## put 100 small mistakes into the core and count those that the tests find; ARGS="--count 20 --seed 7"
 	@exec $(PY) -m tools.mutants $(ARGS)

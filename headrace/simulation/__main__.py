@@ -22,7 +22,7 @@ from headrace.simulation.violation import Violation
 from headrace.simulation.world import run
 
 SEEDS_AT_ONCE = 250  # of one child: so that all processes are busy to the end
-MAX_SHOWN = 3  # failures that are made small
+MAX_FAILURES = 20  # then no more seeds are started
 
 
 def main() -> int:
@@ -33,12 +33,11 @@ def main() -> int:
         return 0
     began = time.monotonic()
     counters, failures = run_in_processes(arguments)
-    report(counters, arguments.seeds, time.monotonic() - began)
-    for seed, message in sorted(failures)[:MAX_SHOWN]:
-        say(f"\nFAILED: seed {seed}: {message}")
-        show_small(make(seed))
-    if len(failures) > MAX_SHOWN:
-        say(f"\nand {len(failures) - MAX_SHOWN} more: {sorted(seed for seed, _ in failures)[MAX_SHOWN:]}")
+    report(counters, time.monotonic() - began)
+    for seed, message in sorted(failures):
+        say(f"FAILED: seed {seed}: {message}")
+    if failures and not arguments.no_shrink:
+        show_small(make(min(failures)[0]))
     return 1 if failures else 0
 
 
@@ -53,6 +52,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes")
     parser.add_argument("--adversarial", action="store_true", help="scenarios that try to starve somebody")
+    parser.add_argument("--no-shrink", action="store_true", help="do not make the first failure small")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -67,6 +67,7 @@ def run_seeds(make: Callable[[int], Scenario], first: int, num_seeds: int) -> No
     for seed in range(first, first + num_seeds):
         try:
             counters += run(make(seed))
+            counters["runs"] += 1
         except Violation as violation:
             say(json.dumps({"seed": seed, "message": violation.message}))
     say(json.dumps({"counters": counters}))
@@ -80,6 +81,8 @@ def run_in_processes(arguments: argparse.Namespace) -> tuple[Counter[str], list[
     batches = [(first, min(SEEDS_AT_ONCE, end - first)) for first in range(arguments.first, end, SEEDS_AT_ONCE)]
     running: list[subprocess.Popen[str]] = []
     while batches or running:
+        if len(failures) >= MAX_FAILURES:
+            batches.clear()
         while batches and len(running) < arguments.jobs:
             running.append(start_child(*batches.pop(0), arguments))
         child = running.pop(0)
@@ -101,10 +104,11 @@ def start_child(first: int, num_seeds: int, arguments: argparse.Namespace) -> su
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def report(counters: Counter[str], num_seeds: int, seconds: float) -> None:
+def report(counters: Counter[str], seconds: float) -> None:
+    num_runs = counters.pop("runs", 0)
     for name, count in sorted(counters.items()):
         say(f"{count:12,}  {name}")
-    say(f"\n{num_seeds:,} runs in {seconds:.1f} s: {num_seeds / seconds * 60:,.0f} runs per minute")
+    say(f"{num_runs:,} runs passed in {seconds:.1f} s: {num_runs / seconds * 60:,.0f} a minute")
 
 
 def show_small(scenario: Scenario) -> None:

@@ -139,9 +139,7 @@ class SimulatedEngine:
             elif isinstance(message, list):
                 self._abort(message)
             else:
-                answer = self.core.call_utility(message)
-                self._counters[f"resets answered {answer.utility_output and answer.utility_output.result}"] += 1
-                self._send_bytes(message.client_index, OUTPUTS.encode(answer))
+                self._call_utility(message)
 
     def _add(self, message: EngineCoreRequest, request: Request | Refusal) -> None:
         scheduler = self.core.scheduler
@@ -164,6 +162,16 @@ class SimulatedEngine:
         for request_id in request_ids:
             self.watch.ended(request_id)
 
+    def _call_utility(self, call: UtilityCall) -> None:
+        answer = self.core.call_utility(call)
+        if answer.utility_output is None or answer.utility_output.failure_message is not None:
+            raise Violation("a", "a utility call failed", str(answer))
+        is_done = answer.utility_output.result
+        self._counters[f"resets answered {is_done}"] += 1
+        if is_done:
+            self.executor.forget()  # whoever finds a block all the same goes on with other tokens
+        self._send_bytes(call.client_index, OUTPUTS.encode(answer))
+
     def _send(self, outputs: dict[int, EngineCoreOutputs]) -> None:
         for client_index, client_outputs in outputs.items():
             self._send_bytes(client_index, OUTPUTS.encode(client_outputs))
@@ -173,8 +181,9 @@ class SimulatedEngine:
     def _check(self) -> None:
         self.core.scheduler.check()
         stats = self.core.scheduler.stats()
-        if (stats.num_running_reqs, stats.num_waiting_reqs) != self.watch.counts():
-            raise Violation("e", "the gauges are not what goes on", f"{stats} and {self.watch.counts()}")
+        expected = (*self.watch.counts(), self.watch.num_preemptions)
+        if (stats.num_running_reqs, stats.num_waiting_reqs, stats.num_preemptions) != expected:
+            raise Violation("e", "the gauges are not what goes on", f"{stats} and {expected}")
 
     def check_at_rest(self) -> None:
         """Nothing is left of any request, here or in the worker."""
@@ -183,7 +192,6 @@ class SimulatedEngine:
         self.watch.check_at_rest()
         stats = scheduler.stats()
         self._counters["tokens found in the prefix cache"] += stats.prefix_cache_hits
-        self._counters["false hits"] += getattr(scheduler.kv, "num_false_hits", 0)
         if stats.num_running_reqs or stats.num_waiting_reqs or stats.kv_cache_usage or stats.longest_wait:
             raise Violation("e", "a gauge is not zero at rest", str(stats))
         if pool.num_free != pool.num_blocks:

@@ -17,9 +17,20 @@ LONGEST_ANSWER = 20
 def make_scenario(seed: int) -> Scenario:
     random = Random(seed)
     scenario = make_settings(random, seed)
+    if random.random() < 0.15:
+        return make_storm(random, scenario)
     requests = tuple(make_request(random, scenario, name) for name in range(random.randint(5, 13)))
     scenario = replace(scenario, requests=set_arrivals(random, requests))
     return replace(scenario, num_blocks=choose_num_blocks(random, scenario))
+
+
+def make_storm(random: Random, scenario: Scenario) -> Scenario:
+    """Long answers in a pool for one of them: preempted again and again, until they are protected."""
+    specs = (make_request(random, scenario, name) for name in range(random.randint(3, 7)))
+    requests = tuple(replace(spec, own=1, max_tokens=LONGEST_ANSWER, min_tokens=0, n=1) for spec in specs)
+    scenario = replace(scenario, block_size=random.randint(1, 3), max_num_seqs=4, budget=random.choice((8, 24)))
+    scenario = replace(scenario, requests=set_arrivals(random, requests))
+    return replace(scenario, num_blocks=blocks_needed(scenario)[-1] + random.choice((0, 0, 1, 3)))
 
 
 def make_settings(random: Random, seed: int) -> Scenario:
@@ -110,15 +121,16 @@ def set_arrivals(random: Random, requests: tuple[RequestSpec, ...]) -> tuple[Req
 def choose_num_blocks(random: Random, scenario: Scenario) -> int:
     """From exactly what the largest request needs to more than all together need; sometimes less than the largest, so
     that it must be refused."""
-    endless = replace(scenario, num_blocks=10**6)
-    needs = sorted(
-        -(-(max_total_tokens(spec, scenario) - 1) // scenario.block_size)
-        for spec in scenario.requests
-        if refusal_code(spec, endless) is None
-    )
-    if not needs:
-        return 1
-    largest = max(1, needs[-1])
+    needs = blocks_needed(scenario)
+    largest = needs[-1]
     if random.random() < 0.08:
-        return max(1, random.choice(needs))
+        return random.choice(needs)
     return random.choice((largest, largest, largest + 1, largest + largest // 2, 2 * largest, 4 * largest))
+
+
+def blocks_needed(scenario: Scenario) -> list[int]:
+    """What each request that can be served needs at most, the largest last; not empty."""
+    endless = replace(scenario, num_blocks=10**6)
+    served = (spec for spec in scenario.requests if refusal_code(spec, endless) is None)
+    needs = (-(-(max_total_tokens(spec, scenario) - 1) // scenario.block_size) for spec in served)
+    return sorted(max(1, need) for need in needs) or [1]

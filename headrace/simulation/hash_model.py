@@ -113,6 +113,10 @@ class HashExecutor:
     def shutdown(self) -> None:
         pass
 
+    def forget(self) -> None:
+        """Nothing that is in the cache may be used from now on, as when the weights change."""
+        self._values = [0] * len(self._values)
+
     def execute_model(self, step: SchedulerOutput) -> Done[None]:
         step = self._step_codec.decode(self._step_codec.encode(step))
         self.steps.append(step)

@@ -16,15 +16,16 @@ A request waits at most four times: when it arrives and after each of at most th
 decodes gets a token in every step. A prompt in progress gets one at least every N L steps: in between, others compute
 theirs, and no step starts anybody without giving each prompt in progress a token.
 
-The watch sees only what crosses the lines between the processes, nothing inside the scheduler.
+The watch sees only what crosses the lines between the processes, nothing inside the scheduler. As it knows what happens
+to each request, it also holds the outputs to it: their places, their events, their counts of cached tokens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from headrace.contracts.engine import EngineCoreOutput, EngineCoreRequest
+from headrace.contracts.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreRequest
 from headrace.contracts.scheduler import SchedulerOutput
 from headrace.simulation.scenario import Scenario
 from headrace.simulation.violation import Violation
@@ -47,6 +48,7 @@ class Watched:
     """A request that the engine core has and has not finished."""
 
     rank: tuple[int, int]
+    num_output: int  # tokens that have been given out
     began: int  # the step of the last change between waiting and running, or of its last token
     place: int  # in the order in which waits began
     num_older: int
@@ -55,6 +57,8 @@ class Watched:
     decodes: bool = False
     num_preemptions: int = 0
     num_passes: int = 0
+    num_cached: int | None = None  # tokens found in the prefix cache at its first start
+    events: list[EngineCoreEventType] = field(default_factory=lambda: [EngineCoreEventType.QUEUED])  # not yet told
 
 
 class LivenessWatch:
@@ -63,6 +67,7 @@ class LivenessWatch:
     def __init__(self, scenario: Scenario, counters: Counter[str]) -> None:
         self._scenario = scenario
         self._counters = counters
+        self.num_preemptions = 0
         self._requests: dict[str, Watched] = {}
         self._step = 0
         self._num_arrived = 0
@@ -91,6 +96,7 @@ class LivenessWatch:
         self._longest_request = max(self._longest_request, min(length, scenario.max_model_len))
         self._requests[message.request_id] = Watched(
             rank=(priority, self._num_arrived),
+            num_output=len(message.output_token_ids),
             began=self._step,
             place=self._num_waits,
             num_older=self._num_waiting(),
@@ -107,7 +113,7 @@ class LivenessWatch:
         for request_id in step.preempted_req_ids:
             self._preempted(request_id, is_displaced=bool(step.scheduled_new_reqs))
         for new in step.scheduled_new_reqs:
-            self._started(new.req_id)
+            self._started(new.req_id, new.num_computed_tokens)
         self._check_waits(step)
 
     def computed(self, outputs: list[EngineCoreOutput]) -> None:
@@ -117,10 +123,20 @@ class LivenessWatch:
             request = self._requests.get(output.request_id)
             if request is None or not output.new_token_ids:
                 continue
+            self._check_output(request, output)
+            request.num_output += len(output.new_token_ids)
+            request.events = []
+            request.decodes = True
             if output.finish_reason is not None:
                 self.ended(output.request_id)
-            else:
-                request.decodes = True
+
+    def _check_output(self, request: Watched, output: EngineCoreOutput) -> None:
+        if output.first_index != request.num_output:
+            raise Violation("a", "the engine repeats or leaves out tokens", f"{output}, after {request.num_output}")
+        if [event.type for event in output.events or []] != request.events:
+            raise Violation("a", "other events than happened", f"{output}: {request.events}")
+        if output.num_cached_tokens != (request.num_cached if output.first_index == 0 else 0):
+            raise Violation("a", "another number of cached tokens than was found", f"{output}: {request.num_cached}")
 
     def check_at_rest(self) -> None:
         if self._requests:
@@ -135,15 +151,18 @@ class LivenessWatch:
             raise Violation("d", "a request that does not run was preempted", request_id)
         self._counters["preemptions"] += 1
         self._counters["displaced by priority"] += is_displaced
+        self.num_preemptions += 1
         request.num_preemptions += 1
+        self._counters["requests protected"] += request.num_preemptions == MAX_PREEMPTIONS
         if request.num_preemptions > MAX_PREEMPTIONS:
             raise Violation("d", f"a request was preempted more than {MAX_PREEMPTIONS} times", request_id)
         request.num_older = self._num_waiting()
         request.began, request.place = self._step, self._num_waits
         request.waits, request.was_preempted, request.decodes = True, True, False
+        request.events.append(EngineCoreEventType.PREEMPTED)
         self._num_waits += 1
 
-    def _started(self, request_id: str) -> None:
+    def _started(self, request_id: str, num_cached: int) -> None:
         request = self._requests.get(request_id)
         if request is None or not request.waits:
             raise Violation("d", "a request was started that does not wait", request_id)
@@ -166,6 +185,8 @@ class LivenessWatch:
                     raise Violation("d", "a request was passed too often", f"by {request_id}")
         request.waits = False
         request.began = self._step
+        request.num_cached = num_cached if request.num_cached is None else request.num_cached
+        request.events.append(EngineCoreEventType.SCHEDULED)
 
     def _longest_wait(self, request: Watched) -> int:
         return longest_wait(

@@ -15,7 +15,7 @@ replace = msgspec.structs.replace
 
 T = TypeVar("T", Scenario, RequestSpec)
 
-MAX_RUNS = 3000
+MAX_RUNS = 2000
 
 PLAIN = Scenario()
 PLAIN_REQUEST = RequestSpec(name=0)
