@@ -11,6 +11,8 @@ from headrace.cli.doctor import cpu_flags, cpu_model
 from headrace.config.cpu import usable_cores
 
 BENCHMARKS = {
+    "scheduler": "the engine core in steady decode, microseconds for each running request and step",
+    "contracts": "messages between processes: encode, decode, bytes",
     "startup": "serve, from the command to the first token, and where the time goes",
     "numpy_backend": "steps of the demo model on the numpy backend: decode and prefill",
 }
