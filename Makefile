@@ -23,7 +23,7 @@ DEV_READY := $(VENV)/.ready-dev
 help: ## this list
 	@echo 'usage: make TARGET [ARGS="..."] [PYTHON=python3.12]'
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{printf "%-10s%s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{printf "%-12s%s\n", $$1, $$2}'
 
 setup: $(SERVE_READY) $(TEST_READY) $(DEV_READY) ## install everything: the server, the tests, the checks
 

@@ -81,8 +81,6 @@ def run_in_processes(arguments: argparse.Namespace) -> tuple[Counter[str], list[
     batches = [(first, min(SEEDS_AT_ONCE, end - first)) for first in range(arguments.first, end, SEEDS_AT_ONCE)]
     running: list[subprocess.Popen[str]] = []
     while batches or running:
-        if len(failures) >= MAX_FAILURES:
-            batches.clear()
         while batches and len(running) < arguments.jobs:
             running.append(start_child(*batches.pop(0), arguments))
         child = running.pop(0)
@@ -94,6 +92,8 @@ def run_in_processes(arguments: argparse.Namespace) -> tuple[Counter[str], list[
                 failures.append((line["seed"], line["message"]))
             else:
                 counters.update(line["counters"])
+        if len(failures) >= MAX_FAILURES:
+            batches.clear()
     return counters, failures
 
 

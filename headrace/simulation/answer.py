@@ -8,7 +8,7 @@ from random import Random
 
 from headrace.config.limits import Limits
 from headrace.simulation.fake_tokenizer import FakeTokenizer
-from headrace.simulation.hash_model import next_token, root_value, slot_value
+from headrace.simulation.hash_model import context_values, next_token, root_value, slot_value
 from headrace.simulation.scenario import VOCAB_SIZE, RequestSpec, Scenario
 
 
@@ -26,7 +26,11 @@ def prompt_of(spec: RequestSpec) -> list[int]:
     """Requests of a family begin alike."""
     shared = Random(spec.family).choices(range(VOCAB_SIZE), k=spec.shared)
     own = Random(~spec.name).choices(range(VOCAB_SIZE), k=spec.own)
-    return shared + own + [VOCAB_SIZE] * spec.bad_token
+    prompt = shared + own
+    root, seed = root_value(spec.cache_salt), choice_seeds(spec)[0]
+    for _ in range(spec.continues):
+        prompt.append(next_token(context_values(prompt, root), seed=seed, vocab_size=VOCAB_SIZE))
+    return prompt + [VOCAB_SIZE] * spec.bad_token
 
 
 def choice_seeds(spec: RequestSpec) -> list[int]:
@@ -36,10 +40,9 @@ def choice_seeds(spec: RequestSpec) -> list[int]:
 
 def refusal_code(spec: RequestSpec, scenario: Scenario) -> str | None:
     """The code of the error that the engine must answer with; None for a request that it must serve."""
-    num_prompt_tokens = spec.shared + spec.own + spec.bad_token
-    if num_prompt_tokens == 0:
+    if spec.num_prompt_tokens == 0:
         return "invalid_value"
-    if num_prompt_tokens >= scenario.max_model_len:
+    if spec.num_prompt_tokens >= scenario.max_model_len:
         return "context_length_exceeded"
     if spec.bad_token:
         return "invalid_value"
@@ -51,7 +54,7 @@ def max_total_tokens(spec: RequestSpec, scenario: Scenario) -> int:
     """Prompt and the longest answer that it may get."""
     if spec.max_tokens is None:
         return scenario.max_model_len
-    return min(spec.shared + spec.own + spec.max_tokens, scenario.max_model_len)
+    return min(spec.num_prompt_tokens + spec.max_tokens, scenario.max_model_len)
 
 
 def answer_alone(spec: RequestSpec, scenario: Scenario, seed: int) -> Answer:

@@ -63,7 +63,7 @@ class SimulatedEngine:
         self.core = EngineCore(config, self.executor, incarnation=incarnation)
         self.core.start()
         self.core.scheduler = Scheduler(config.scheduler, config.cache, scenario.num_blocks, clock=clock.seconds)
-        self.watch = LivenessWatch(scenario, counters)
+        self.watch = LivenessWatch(scenario, counters, clock.seconds)
         self._clock = clock
         self._counters = counters
         self._send_bytes = send
@@ -181,9 +181,13 @@ class SimulatedEngine:
     def _check(self) -> None:
         self.core.scheduler.check()
         stats = self.core.scheduler.stats()
-        expected = (*self.watch.counts(), self.watch.num_preemptions)
-        if (stats.num_running_reqs, stats.num_waiting_reqs, stats.num_preemptions) != expected:
-            raise Violation("e", "the gauges are not what goes on", f"{stats} and {expected}")
+        gauges = (stats.num_running_reqs, stats.num_waiting_reqs, stats.num_preemptions, stats.longest_wait)
+        expected = self.watch.expected_gauges()
+        if gauges != expected:
+            raise Violation("e", "the gauges are not what goes on", f"{gauges} and {expected}")
+        used = {block_id for req_id in self.watch.running() for block_id in self.executor.rows[req_id].block_ids}
+        if round(stats.kv_cache_usage * self.executor.num_blocks) != len(used):
+            raise Violation("e", "the use of the cache is not what the worker's block tables have")
 
     def check_at_rest(self) -> None:
         """Nothing is left of any request, here or in the worker."""

@@ -15,7 +15,7 @@ from headrace.contracts.codec import abort_codec, handshake_codec, outputs_codec
 from headrace.contracts.engine import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, UtilityCall
 from headrace.contracts.lifecycle import EngineHello
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
-from headrace.errors import RequestError
+from headrace.errors import RequestError, ServiceUnavailableError
 from headrace.frontend.input_processor import PreparedRequest
 from headrace.frontend.iteration_stats import IterationStats
 from headrace.frontend.output_collector import RequestOutputCollector
@@ -60,6 +60,14 @@ class SimulatedFrontend:
 
     def abort(self, state: RequestState) -> None:
         self._abort(self.processor.abort_request(state, IterationStats()))
+
+    def cancel_all(self) -> None:
+        """As when the server shuts down and has waited long enough."""
+        users = {id(user): user for _, _, user in self._open.values()}
+        self._abort(self.processor.fail_all("cancelled", ServiceUnavailableError))
+        for user in users.values():
+            user.may_be_cancelled = True
+            user.wake()
 
     def reset_prefix_cache(self) -> None:
         if self._send is not None:
@@ -125,6 +133,7 @@ class User:
         self.spec = spec
         self.collector = RequestOutputCollector(OutputKind[spec.output_kind])
         self.is_over = False
+        self.may_be_cancelled = False
         self.end = ""  # how it ended, for the statistics
         self._scenario = scenario
         self._clock = clock
@@ -197,13 +206,16 @@ class User:
         try:
             output = self.collector.take()
         except RequestError as error:
-            expected = refusal_code(self.spec, self._scenario)
-            if error.code != expected:
+            if self.may_be_cancelled and isinstance(error, ServiceUnavailableError):
+                self._end_with("cancelled")
+            elif error.code == refusal_code(self.spec, self._scenario):
+                self._end_with("refused")
+            else:
                 raise Violation("a", f"a request ended with {error.code}", f"{self.spec.name}: {error}") from None
-            self._end_with("refused")
             return
         if output is not None:
             self._take_in(output)
+            self.wake()  # an error may stand behind what it has read
 
     def _take_in(self, output: RequestOutput) -> None:
         if refusal_code(self.spec, self._scenario) is not None:

@@ -26,9 +26,26 @@ def make_scenario(seed: int) -> Scenario:
 
 def make_storm(random: Random, scenario: Scenario) -> Scenario:
     """Long answers in a pool for one of them: preempted again and again, until they are protected."""
-    specs = (make_request(random, scenario, name) for name in range(random.randint(3, 7)))
-    requests = tuple(replace(spec, own=1, max_tokens=LONGEST_ANSWER, min_tokens=0, n=1) for spec in specs)
-    scenario = replace(scenario, block_size=random.randint(1, 3), max_num_seqs=4, budget=random.choice((8, 24)))
+    scenario = replace(
+        scenario,
+        block_size=random.randint(1, 3),
+        max_num_seqs=random.randint(4, 8),
+        budget=random.choice((8, 24)),
+        patience=random.choice((4, 60, 512)),
+    )
+    requests = tuple(
+        RequestSpec(
+            name=name,
+            client_index=random.randrange(scenario.num_clients),
+            own=random.randint(1, 4),
+            max_tokens=random.randint(LONGEST_ANSWER // 2, LONGEST_ANSWER),
+            ignore_eos=True,
+            output_kind="DELTA",
+            priority=random.randint(0, 1) if scenario.policy == "priority" else 0,
+            leaves_after=random.randint(0, 80) if random.random() < 0.2 else None,
+        )
+        for name in range(random.randint(5, 9))
+    )
     scenario = replace(scenario, requests=set_arrivals(random, requests))
     return replace(scenario, num_blocks=blocks_needed(scenario)[-1] + random.choice((0, 0, 1, 3)))
 
@@ -54,6 +71,7 @@ def make_settings(random: Random, seed: int) -> Scenario:
         duplicate_percent=random.choice((0, 0, 8, 30)),
         deaths=tuple(sorted(random.randint(0, 80) for _ in range(num_deaths))),
         resets=tuple(random.randint(0, 120) for _ in range(random.choice((0, 0, 1, 3)))),
+        cancels=tuple(random.randint(0, 120) for _ in range(random.choice((0, 0, 0, 0, 0, 0, 1)))),
     )
 
 
@@ -65,7 +83,8 @@ def make_request(random: Random, scenario: Scenario, name: int) -> RequestSpec:
         client_index=random.randrange(scenario.num_clients),
         family=random.randrange(2),
         shared=shared,
-        own=random.randint(0 if shared else 1, random.choice((1, 6, 16))),
+        own=random.randint(0, random.choice((0, 1, 6))) if shared else random.randint(1, random.choice((1, 16))),
+        continues=random.choice((0, 0, 0, random.randint(1, 10))) if shared else 0,
         max_tokens=max_tokens if random.random() < 0.97 else None,
         min_tokens=random.randint(0, max_tokens) if random.random() < 0.2 else 0,
         n=random.choice((1, 1, 1, 1, 1, 1, 2, 3)),
@@ -84,14 +103,18 @@ def make_request(random: Random, scenario: Scenario, name: int) -> RequestSpec:
 
 def spoil(random: Random, spec: RequestSpec, scenario: Scenario) -> RequestSpec:
     """A request that must be refused."""
-    faults = (replace(spec, shared=0, own=0), replace(spec, own=scenario.max_model_len), replace(spec, bad_token=True))
+    faults = (
+        replace(spec, shared=0, own=0, continues=0),
+        replace(spec, own=scenario.max_model_len),
+        replace(spec, bad_token=True),
+    )
     return random.choice(faults)
 
 
 def with_stops(random: Random, spec: RequestSpec, scenario: Scenario) -> RequestSpec:
     """Stop ids and strings that do come, as they are taken from the answer; and some that may not."""
     wants_ids, wants_strings = random.random() < 0.2, random.random() < 0.25
-    if not (wants_ids or wants_strings) or spec.shared + spec.own >= scenario.max_model_len:
+    if not (wants_ids or wants_strings) or spec.num_prompt_tokens >= scenario.max_model_len:
         return spec
     answer = answer_alone(spec, scenario, choice_seeds(spec)[0])
     if wants_ids:

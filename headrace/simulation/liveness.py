@@ -23,6 +23,7 @@ to each request, it also holds the outputs to it: their places, their events, th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.contracts.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreRequest
@@ -50,6 +51,7 @@ class Watched:
     rank: tuple[int, int]
     num_output: int  # tokens that have been given out
     began: int  # the step of the last change between waiting and running, or of its last token
+    since: float  # seconds; when its last wait began
     place: int  # in the order in which waits began
     num_older: int
     waits: bool = True
@@ -64,10 +66,12 @@ class Watched:
 class LivenessWatch:
     """Watches one life of the engine core."""
 
-    def __init__(self, scenario: Scenario, counters: Counter[str]) -> None:
+    def __init__(self, scenario: Scenario, counters: Counter[str], clock: Callable[[], float]) -> None:
+        """`clock` is in seconds."""
         self._scenario = scenario
         self._counters = counters
-        self.num_preemptions = 0
+        self._clock = clock
+        self._num_preemptions = 0
         self._requests: dict[str, Watched] = {}
         self._step = 0
         self._num_arrived = 0
@@ -83,10 +87,14 @@ class LivenessWatch:
             return "preempted" if request.was_preempted else "queued"
         return "decoding" if request.decodes else "prefilling"
 
-    def counts(self) -> tuple[int, int]:
-        """How many run, how many wait."""
-        num_waiting = self._num_waiting()
-        return len(self._requests) - num_waiting, num_waiting
+    def expected_gauges(self) -> tuple[int, int, int, float]:
+        """How many run, how many wait, how often was somebody preempted, and how long has the longest wait lasted."""
+        waiting = [request for request in self._requests.values() if request.waits]
+        longest = self._clock() - min(waiting, key=lambda r: r.place).since if waiting else 0.0
+        return len(self._requests) - len(waiting), len(waiting), self._num_preemptions, longest
+
+    def running(self) -> list[str]:
+        return [request_id for request_id, request in self._requests.items() if not request.waits]
 
     def arrived(self, message: EngineCoreRequest) -> None:
         """The scheduler has taken this request."""
@@ -98,6 +106,7 @@ class LivenessWatch:
             rank=(priority, self._num_arrived),
             num_output=len(message.output_token_ids),
             began=self._step,
+            since=self._clock(),
             place=self._num_waits,
             num_older=self._num_waiting(),
         )
@@ -151,13 +160,13 @@ class LivenessWatch:
             raise Violation("d", "a request that does not run was preempted", request_id)
         self._counters["preemptions"] += 1
         self._counters["displaced by priority"] += is_displaced
-        self.num_preemptions += 1
+        self._num_preemptions += 1
         request.num_preemptions += 1
         self._counters["requests protected"] += request.num_preemptions == MAX_PREEMPTIONS
         if request.num_preemptions > MAX_PREEMPTIONS:
             raise Violation("d", f"a request was preempted more than {MAX_PREEMPTIONS} times", request_id)
         request.num_older = self._num_waiting()
-        request.began, request.place = self._step, self._num_waits
+        request.began, request.since, request.place = self._step, self._clock(), self._num_waits
         request.waits, request.was_preempted, request.decodes = True, True, False
         request.events.append(EngineCoreEventType.PREEMPTED)
         self._num_waits += 1

@@ -12,7 +12,8 @@ VOCAB_SIZE = 64
 
 
 class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """A user with one request. The prompt is `shared` tokens of family `family`, then `own` tokens of its own."""
+    """A user with one request. The prompt is `shared` tokens of family `family`, then `own` tokens of its own, then the
+    first `continues` tokens of the answer to these: the next turn of a conversation."""
 
     name: int  # decides its own tokens; no two are equal
     arrives: int = 0
@@ -20,6 +21,7 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=
     family: int = 0
     shared: int = 0
     own: int = 1
+    continues: int = 0
     max_tokens: int | None = 1
     min_tokens: int = 0
     n: int = 1
@@ -33,6 +35,10 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=
     leaves_after: int | None = None  # ticks after its arrival, unless it has its answer by then
     reads_every: int = 0  # ticks between two visits to the collector
     bad_token: bool = False  # the prompt has an id that is not in the vocabulary
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.shared + self.own + self.continues + self.bad_token
 
 
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -71,6 +77,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     duplicate_percent: int = 0
     deaths: tuple[int, ...] = ()  # when the engine core is lost
     resets: tuple[int, ...] = ()  # when some front end asks for a reset of the prefix cache
+    cancels: tuple[int, ...] = ()  # when some front end ends all that it has
 
 
 def literal(scenario: Scenario) -> str:

@@ -48,7 +48,7 @@ def shrink(scenario: Scenario, violation: Violation, *, max_runs: int = MAX_RUNS
 
 def candidates(scenario: Scenario) -> Iterator[Scenario]:
     """Simpler scenarios, the greatest simplifications first."""
-    for name in ("requests", "streams", "deaths", "resets", "eos_token_ids"):
+    for name in ("requests", "streams", "deaths", "resets", "cancels", "eos_token_ids"):
         for shorter in shorter_tuples(getattr(scenario, name)):
             yield replace(scenario, **{name: shorter})
     yield from simpler_fields(scenario, PLAIN, ("caching", "verify_hits", "policy", "num_clients"))
@@ -59,12 +59,12 @@ def candidates(scenario: Scenario) -> Iterator[Scenario]:
     for name in ("num_blocks", "max_num_seqs", "budget", "max_model_len", "block_size"):
         for value in smaller_numbers(getattr(scenario, name), 1):
             yield replace(scenario, **{name: value})
-    for name in ("deaths", "resets"):
+    for name in ("deaths", "resets", "cancels"):
         yield from earlier(scenario, name)
 
 
 def simpler_requests(spec: RequestSpec) -> Iterator[RequestSpec]:
-    lengths = ("arrives", "own", "shared", "max_tokens", "min_tokens", "n", "reads_every", "leaves_after")
+    lengths = ("arrives", "own", "shared", "continues", "max_tokens", "min_tokens", "n", "reads_every", "leaves_after")
     for name in spec.__struct_fields__:
         if name not in ("name", *lengths):
             yield from simpler_fields(spec, PLAIN_REQUEST, (name,))

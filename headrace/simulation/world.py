@@ -59,6 +59,8 @@ class World:
             self._clock.after(time, self._lose_engine)
         for place, time in enumerate(self._scenario.resets):
             self._clock.after(time, self._frontends[place % len(self._frontends)].reset_prefix_cache)
+        for place, time in enumerate(self._scenario.cancels):
+            self._clock.after(time, self._frontends[place % len(self._frontends)].cancel_all)
         self._clock.run()
         self._check_at_rest()
 
