@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
+from functools import lru_cache
 
 from headrace.contracts.engine import EngineCoreEvent, EngineCoreRequest, FinishReason
 from headrace.core.kv_cache.hashing import BlockHash, extend_block_hashes, root_hash
@@ -35,6 +36,13 @@ FINISH_REASONS: dict[RequestStatus, FinishReason] = {
     _S.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
     _S.FINISHED_ABORTED: FinishReason.ABORT,
 }
+
+
+@lru_cache(maxsize=64)
+def one_of_equals(token_ids: frozenset[int]) -> frozenset[int]:
+    """The same object for equal sets: the step loop looks into it for every request, and most have the same stops. Sets
+    of their own would be fetched from memory one by one."""
+    return token_ids
 
 
 class Request:
@@ -85,7 +93,7 @@ class Request:
         self.waits_since = 0  # the step in which its wait began
         self.num_passed = 0  # how often requests behind it were started before it
         self.blocked_at: int | None = None  # the pool's num_releases when its blocks were not to be had
-        self.events: list[EngineCoreEvent] = []  # since its last output
+        self.events: tuple[EngineCoreEvent, ...] = ()  # since its last output
 
         self.all_token_ids = message.prompt_token_ids + message.output_token_ids
         self.num_prompt_tokens = len(message.prompt_token_ids)
@@ -93,7 +101,7 @@ class Request:
         self.max_total_tokens = min(self.num_prompt_tokens + (params.max_tokens or max_model_len), max_model_len)
         self.min_total_tokens = self.num_prompt_tokens + params.min_tokens
         self.eos_token_ids = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
-        self.stop_token_ids = self.eos_token_ids.union(params.stop_token_ids)  # everything that ends it
+        self.stop_token_ids = one_of_equals(self.eos_token_ids.union(params.stop_token_ids))  # everything that ends it
 
         self.block_ids: list[int] = []
         self.num_registered_blocks = 0  # of block_ids, how many from the beginning are findable

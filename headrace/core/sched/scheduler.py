@@ -285,7 +285,7 @@ class Scheduler:
             if first_index == 0:
                 output.num_cached_tokens = request.num_cached_tokens
             if request.events:
-                output.events, request.events = request.events, []
+                output.events, request.events = list(request.events), ()
             status = judge_token(request, token_id)
             if status is not None:
                 self._finish(request, status)
@@ -345,7 +345,7 @@ class Scheduler:
         return [*self._decoding.values(), *self._prefilling.values()]
 
     def _record(self, event: EngineCoreEventType, request: Request) -> None:
-        request.events.append(EngineCoreEvent(event, self._clock()))
+        request.events += (EngineCoreEvent(event, self._clock()),)
 
     # ---- asked from outside ------------------------------------------------------------------------------------------
 
