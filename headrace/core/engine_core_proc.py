@@ -46,6 +46,7 @@ from headrace.contracts.lifecycle import (
     LauncherMessage,
     Report,
 )
+from headrace.core.collector import calm_collector
 from headrace.core.engine_core import EngineCore, Refusal
 from headrace.core.request import Request
 from headrace.errors import ProtocolError, StartupError
@@ -226,6 +227,7 @@ def main() -> None:
         with launcher.phase("import backend"):
             proc = EngineCoreProc(process, launcher)
         proc.start()
+        calm_collector()
         proc.run_busy_loop()
     except StartupError as error:
         launcher.tell(ChildFailed(error.message))
