@@ -3,6 +3,9 @@ to the `EngineCoreOutputs` that are ready to be encoded. The worker is one that 
 
 Prefix caching is on, blocks have 16 tokens, every request has stop ids and max_tokens, and prompts differ in length,
 so that in every step about one of 16 requests opens a block, which also names the block before it.
+
+The sizes take turns, so that a busy neighbour disturbs all of them alike. `cold` is the first step of each turn: the
+others have driven its data out of the processor's caches, as a forward pass does, which reads all weights.
 """
 
 from __future__ import annotations
@@ -17,15 +20,16 @@ from headrace.contracts.engine import EngineCoreRequest
 from headrace.contracts.model_runner import ModelRunnerOutput
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.contracts.scheduler import SchedulerOutput
+from headrace.core.collector import calm_collector
 from headrace.core.engine_core import EngineCore
 from headrace.core.executor.uniproc import Done
 
 NUM_RUNNING = (8, 64, 256, 1024, 2048)
-ROUNDS = 3
 BLOCK_SIZE = 16
-WARM_UP = 2 * BLOCK_SIZE
-STEPS = 10 * BLOCK_SIZE  # every request grows 10 times
-MAX_TOKENS = WARM_UP + STEPS + 64
+NUM_TURNS = 12
+STEPS = BLOCK_SIZE + 2  # of a turn: every request grows
+LONGEST_PROMPT = 200 + BLOCK_SIZE
+MAX_TOKENS = (NUM_TURNS + 2) * STEPS
 
 
 class InstantExecutor:
@@ -33,7 +37,6 @@ class InstantExecutor:
 
     def __init__(self, num_blocks: int) -> None:
         self.answer = ModelRunnerOutput([], [])
-        self.step: SchedulerOutput | None = None
         self._num_blocks = num_blocks
 
     def load_model(self) -> None: ...
@@ -45,7 +48,6 @@ class InstantExecutor:
         return ""
 
     def execute_model(self, step: SchedulerOutput) -> Done[None]:
-        self.step = step
         return Done(None)
 
     def sample_tokens(self) -> Done[ModelRunnerOutput]:
@@ -54,51 +56,63 @@ class InstantExecutor:
     def shutdown(self) -> None: ...
 
 
-def main() -> None:
-    seconds: dict[int, list[float]] = {num_running: [] for num_running in NUM_RUNNING}
-    for _ in range(ROUNDS):  # not one size after the other: a busy neighbour then disturbs all of them
-        for num_running, measured in seconds.items():
-            measured.extend(decode(num_running))
-    for num_running, measured in seconds.items():
-        median, p99 = (q * 1e6 for q in quantiles(measured))
-        print(
-            f"R {num_running:<5} per_step_us {median:7.1f}  per_request_us {median / num_running:5.2f}  "
-            f"p99 {p99 / num_running:5.2f}"
+class Decoding:
+    """An engine core with so many requests in steady decode."""
+
+    def __init__(self, num_running: int) -> None:
+        self.num_running = num_running
+        self.seconds: list[float] = []  # of each step in caches that it has filled itself
+        self.cold: list[float] = []  # and of each that found others' data there
+        limits = EngineConfig(
+            max_model_len=1024, block_size=BLOCK_SIZE, max_num_seqs=num_running, max_num_batched_tokens=2**19
+        )
+        self._executor = InstantExecutor(num_running * -(-(LONGEST_PROMPT + MAX_TOKENS) // BLOCK_SIZE))
+        self._core = EngineCore(resolve(limits), self._executor)
+        self._core.start()
+        self._rng = random.Random(0)
+        for i in range(num_running):
+            self._core.add_request(self._core.prepare(self._request(LONGEST_PROMPT - i % BLOCK_SIZE)))
+        self.names = list(self._core.scheduler._requests)
+        self.turn()
+        self.seconds, self.cold = [], []
+
+    def _request(self, length: int) -> EngineCoreRequest:
+        prompt = [self._rng.randrange(3, 40000) for _ in range(length)]
+        params = SamplingParams(max_tokens=MAX_TOKENS, seed=0, stop_token_ids=(1, 2))
+        return EngineCoreRequest(f"{self._rng.getrandbits(80):020x}-0", 0, prompt, [], params, 0.0)
+
+    def turn(self) -> None:
+        times = [self.step() for _ in range(STEPS)]
+        self.cold.append(times[0])
+        self.seconds += times[2:]
+
+    def step(self) -> float:
+        tokens = [self._rng.randrange(3, 40000) for _ in self.names]
+        self._executor.answer = ModelRunnerOutput(self.names, tokens)
+        began = time.perf_counter()
+        outputs = self._core.step()
+        took = time.perf_counter() - began
+        assert len(outputs[0].outputs) == self.num_running
+        return took
+
+    def __str__(self) -> str:
+        median, cold = statistics.median(self.seconds), statistics.median(self.cold)
+        p99 = sorted(self.seconds)[len(self.seconds) * 99 // 100]
+        shares = [f"{1e6 * seconds / self.num_running:6.2f}" for seconds in (median, p99, cold)]
+        return (
+            f"R {self.num_running:<5} per_step_us {median * 1e6:8.1f}  per_request_us {shares[0]}  "
+            f"p99 {shares[1]}  cold {shares[2]}"
         )
 
 
-def quantiles(measured: list[float]) -> tuple[float, float]:
-    """Median and 99th percentile."""
-    return statistics.median(measured), sorted(measured)[len(measured) * 99 // 100]
-
-
-def decode(num_running: int) -> list[float]:
-    """Seconds of each step, without the worker."""
-    config = resolve(
-        EngineConfig(max_model_len=512, block_size=BLOCK_SIZE, max_num_seqs=num_running, max_num_batched_tokens=2**16)
-    )
-    executor = InstantExecutor(num_running * -(-(64 + MAX_TOKENS) // BLOCK_SIZE))
-    core = EngineCore(config, executor)
-    core.start()
-    rng = random.Random(0)
-    for i in range(num_running):
-        prompt = [rng.randrange(3, 40000) for _ in range(20 + i % BLOCK_SIZE)]
-        params = SamplingParams(max_tokens=MAX_TOKENS, seed=0, stop_token_ids=(1, 2))
-        core.add_request(core.prepare(EngineCoreRequest(f"{rng.getrandbits(80):020x}-0", 0, prompt, [], params, 0.0)))
-    seconds = []
-    for step in range(1 + WARM_UP + STEPS):
-        names = list(core.scheduler._requests)
-        executor.answer = ModelRunnerOutput(names, [rng.randrange(3, 40000) for _ in names])
-        began = time.perf_counter()
-        outputs = core.step()
-        took = time.perf_counter() - began
-        assert len(outputs[0].outputs) == num_running
-        if step > WARM_UP:
-            assert executor.step is not None
-            assert executor.step.total_num_scheduled_tokens == num_running
-            seconds.append(took)
-        del outputs  # as if they were encoded and sent
-    return seconds
+def main() -> None:
+    engines = [Decoding(num_running) for num_running in NUM_RUNNING]
+    calm_collector()
+    for _ in range(NUM_TURNS):
+        for engine in engines:
+            engine.turn()
+    for engine in engines:
+        print(engine)
 
 
 if __name__ == "__main__":
