@@ -329,6 +329,16 @@ def test_nobody_is_displaced_in_vain():
     assert steps.schedule().preempted_req_ids == []
 
 
+def test_for_one_that_returns_the_spare_block_is_made_free_too():
+    steps = Steps(num_blocks=6, policy="priority", caching=False)
+    steps.add("a", 12, 9, priority=1)
+    steps.schedule()
+    urgent = steps.add("u", 12, 9, priority=0)  # 3 blocks, and 3 are free
+    urgent.status, urgent.num_preemptions = RequestStatus.PREEMPTED, 1
+    step = steps.schedule()
+    assert (step.preempted_req_ids, started(step)) == (["a"], ["u"])
+
+
 def test_what_both_share_is_kept_and_not_counted():
     """The urgent request's beginning is the victim's: those blocks do not become free for the rest."""
     steps = Steps(num_blocks=6, policy="priority")
