@@ -478,6 +478,22 @@ def test_blocks_are_looked_for_again_as_soon_as_some_came_free():
     assert started(steps.step()) == ["big"]
 
 
+def test_they_are_not_looked_for_before(monkeypatch):
+    """A prompt with many cached blocks waits at no cost."""
+    steps = blocked_by_a_holder()
+    steps.step()
+    looked_for = []
+    find = steps.scheduler.kv.find_computed_blocks
+    monkeypatch.setattr(
+        steps.scheduler.kv, "find_computed_blocks", lambda request: looked_for.append(request) or find(request)
+    )
+    steps.step()
+    assert looked_for == []
+    steps.scheduler.abort_requests(["holder"])
+    steps.step()
+    assert [request.request_id for request in looked_for] == ["big"]
+
+
 # ---- what comes back -------------------------------------------------------------------------------------------------
 
 
