@@ -22,6 +22,7 @@ from headrace.simulation.violation import Violation
 from headrace.simulation.world import run
 
 SEEDS_AT_ONCE = 250  # of one child: so that all processes are busy to the end
+SEEDS_BETWEEN_NEWS = 10_000
 MAX_FAILURES = 20  # then no more seeds are started
 
 
@@ -34,8 +35,6 @@ def main() -> int:
     began = time.monotonic()
     counters, failures = run_in_processes(arguments)
     report(counters, time.monotonic() - began)
-    for seed, message in sorted(failures):
-        say(f"FAILED: seed {seed}: {message}")
     if failures and not arguments.no_shrink:
         show_small(make(min(failures)[0]))
     return 1 if failures else 0
@@ -90,8 +89,12 @@ def run_in_processes(arguments: argparse.Namespace) -> tuple[Counter[str], list[
         for line in map(json.loads, output.splitlines()):
             if "seed" in line:
                 failures.append((line["seed"], line["message"]))
+                say(f"FAILED: seed {line['seed']}: {line['message']}")  # at once: a long run may be cut short
             else:
+                num_before = counters["runs"]
                 counters.update(line["counters"])
+                if counters["runs"] // SEEDS_BETWEEN_NEWS > num_before // SEEDS_BETWEEN_NEWS:
+                    say(f"{counters['runs']:,} runs passed")
         if len(failures) >= MAX_FAILURES:
             batches.clear()
     return counters, failures
