@@ -4,8 +4,10 @@ to the `EngineCoreOutputs` that are ready to be encoded. The worker is one that 
 Prefix caching is on, blocks have 16 tokens, every request has stop ids and max_tokens, and prompts differ in length,
 so that in every step about one of 16 requests opens a block, which also names the block before it.
 
-The sizes take turns, so that a busy neighbour disturbs all of them alike. `cold` is the first step of each turn: the
-others have driven its data out of the processor's caches, as a forward pass does, which reads all weights.
+`per_request_us` is the median of steps that follow each other at once. Between two steps of a real engine lies a forward
+pass, which reads all weights and leaves nothing of the scheduler in the processor's caches: `after_forward` is the same
+with a block of memory larger than they are read before each step. The sizes take turns, so that a busy neighbour
+disturbs all of them alike.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
+
+import numpy as np
 
 from headrace.config.engine_config import EngineConfig
 from headrace.config.resolve import resolve
@@ -26,10 +30,11 @@ from headrace.core.executor.uniproc import Done
 
 NUM_RUNNING = (8, 64, 256, 1024, 2048)
 BLOCK_SIZE = 16
-NUM_TURNS = 12
-STEPS = BLOCK_SIZE + 2  # of a turn: every request grows
+NUM_TURNS = 6
+STEPS = BLOCK_SIZE + 2  # of half a turn: every request grows
+WEIGHTS = np.ones(64 * 2**20 // 8)
 LONGEST_PROMPT = 200 + BLOCK_SIZE
-MAX_TOKENS = (NUM_TURNS + 2) * STEPS
+MAX_TOKENS = 2 * (NUM_TURNS + 2) * STEPS
 
 
 class InstantExecutor:
@@ -61,8 +66,8 @@ class Decoding:
 
     def __init__(self, num_running: int) -> None:
         self.num_running = num_running
-        self.seconds: list[float] = []  # of each step in caches that it has filled itself
-        self.cold: list[float] = []  # and of each that found others' data there
+        self.swept: list[float] = []  # of each step after a forward
+        self.warm: list[float] = []  # and of each after another step
         limits = EngineConfig(
             max_model_len=1024, block_size=BLOCK_SIZE, max_num_seqs=num_running, max_num_batched_tokens=2**19
         )
@@ -74,7 +79,7 @@ class Decoding:
             self._core.add_request(self._core.prepare(self._request(LONGEST_PROMPT - i % BLOCK_SIZE)))
         self.names = list(self._core.scheduler._requests)
         self.turn()
-        self.seconds, self.cold = [], []
+        self.swept, self.warm = [], []
 
     def _request(self, length: int) -> EngineCoreRequest:
         prompt = [self._rng.randrange(3, 40000) for _ in range(length)]
@@ -82,13 +87,14 @@ class Decoding:
         return EngineCoreRequest(f"{self._rng.getrandbits(80):020x}-0", 0, prompt, [], params, 0.0)
 
     def turn(self) -> None:
-        times = [self.step() for _ in range(STEPS)]
-        self.cold.append(times[0])
-        self.seconds += times[2:]
+        self.swept += [self.step(sweep=True) for _ in range(STEPS)]
+        self.warm += [self.step(sweep=False) for _ in range(STEPS)][2:]
 
-    def step(self) -> float:
+    def step(self, *, sweep: bool) -> float:
         tokens = [self._rng.randrange(3, 40000) for _ in self.names]
         self._executor.answer = ModelRunnerOutput(self.names, tokens)
+        if sweep:
+            WEIGHTS.sum()
         began = time.perf_counter()
         outputs = self._core.step()
         took = time.perf_counter() - began
@@ -96,12 +102,13 @@ class Decoding:
         return took
 
     def __str__(self) -> str:
-        median, cold = statistics.median(self.seconds), statistics.median(self.cold)
-        p99 = sorted(self.seconds)[len(self.seconds) * 99 // 100]
-        shares = [f"{1e6 * seconds / self.num_running:6.2f}" for seconds in (median, p99, cold)]
+        median, p99 = statistics.median(self.warm), sorted(self.warm)[len(self.warm) * 99 // 100]
+        per_request = [
+            f"{1e6 * seconds / self.num_running:6.2f}" for seconds in (median, p99, statistics.median(self.swept))
+        ]
         return (
-            f"R {self.num_running:<5} per_step_us {median * 1e6:8.1f}  per_request_us {shares[0]}  "
-            f"p99 {shares[1]}  cold {shares[2]}"
+            f"R {self.num_running:<5} per_step_us {median * 1e6:8.1f}  per_request_us {per_request[0]}  "
+            f"p99 {per_request[1]}  after_forward {per_request[2]}"
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+from array import array
 from collections.abc import Collection
 from functools import lru_cache
 
 from headrace.contracts.engine import EngineCoreEvent, EngineCoreRequest, FinishReason
-from headrace.core.kv_cache.hashing import BlockHash, extend_block_hashes, root_hash
+from headrace.core.kv_cache.hashing import BlockHash, TokenIds, extend_block_hashes, root_hash
 
 
 class RequestStatus(enum.IntEnum):
@@ -62,6 +63,7 @@ class Request:
         "due_slot",
         "eos_token_ids",
         "events",
+        "last_step",
         "max_total_tokens",
         "min_total_tokens",
         "num_cached_tokens",
@@ -95,7 +97,8 @@ class Request:
         self.blocked_at: int | None = None  # the pool's num_releases when its blocks were not to be had
         self.events: tuple[EngineCoreEvent, ...] = ()  # since its last output
 
-        self.all_token_ids = message.prompt_token_ids + message.output_token_ids
+        self.all_token_ids: TokenIds = array("i", message.prompt_token_ids)
+        self.all_token_ids.extend(message.output_token_ids)
         self.num_prompt_tokens = len(message.prompt_token_ids)
         self.num_computed_tokens = 0
         self.max_total_tokens = min(self.num_prompt_tokens + (params.max_tokens or max_model_len), max_model_len)
@@ -112,6 +115,7 @@ class Request:
                 self.block_hashes, self.root_hash, self.all_token_ids, block_size, len(self.all_token_ids)
             )
         self.due_slot: int | None = None  # where the scheduler's growth wheel holds it
+        self.last_step: int | None = None  # the step that gives it its last token, if nothing ends it before
         self.num_cached_tokens = 0
         self.num_preemptions = 0
 
@@ -123,6 +127,11 @@ class Request:
     @property
     def num_output_tokens(self) -> int:
         return len(self.all_token_ids) - self.num_prompt_tokens
+
+    def note_decoded(self) -> None:
+        """While a request decodes, all but its last token is computed: the number is written when somebody is about to
+        look at it, and not in every step."""
+        self.num_computed_tokens = len(self.all_token_ids) - 1
 
     @property
     def max_positions(self) -> int:

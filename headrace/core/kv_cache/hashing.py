@@ -8,10 +8,11 @@ give the same bytes. BLAKE2b with 128 bits: a collision would hand one user anot
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from hashlib import blake2b
+from typing import TypeAlias
 
 BlockHash = bytes  # 16 bytes
+TokenIds: TypeAlias = "array[int]"  # of C ints: four bytes for a token, and nothing to follow for whoever reads many
 
 _HASH_BYTES = 16
 
@@ -22,15 +23,13 @@ def root_hash(cache_salt: str | None) -> BlockHash:
     return blake2b(tagged, digest_size=_HASH_BYTES, person=b"headrace kv root").digest()
 
 
-def hash_block(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+def hash_block(parent: BlockHash, token_ids: TokenIds) -> BlockHash:
     """The hash of one full block after `parent`."""
-    return blake2b(
-        parent + array("I", token_ids).tobytes(), digest_size=_HASH_BYTES, person=b"headrace kv blk"
-    ).digest()
+    return blake2b(parent + token_ids.tobytes(), digest_size=_HASH_BYTES, person=b"headrace kv blk").digest()
 
 
 def extend_block_hashes(
-    hashes: list[BlockHash], root: BlockHash, token_ids: Sequence[int], block_size: int, num_tokens: int
+    hashes: list[BlockHash], root: BlockHash, token_ids: TokenIds, block_size: int, num_tokens: int
 ) -> None:
     """Append to `hashes` those of all blocks that the first `num_tokens` tokens fill and that are not there yet."""
     parent = hashes[-1] if hashes else root

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.kv_cache.block_pool import BlockPool
-from headrace.core.kv_cache.hashing import extend_block_hashes
+from headrace.core.kv_cache.hashing import TokenIds, extend_block_hashes
 from headrace.core.request import Request
 
 
@@ -88,7 +88,7 @@ class KVCacheManager:
         request.block_ids = []
         request.num_registered_blocks = 0
 
-    def _tokens_of(self, request: Request, index: int) -> list[int]:
+    def _tokens_of(self, request: Request, index: int) -> TokenIds:
         """The tokens of a request's block."""
         return request.all_token_ids[index * self.block_size : (index + 1) * self.block_size]
 
@@ -98,13 +98,13 @@ class HitVerifier:
     blocks the whole beginning is the same."""
 
     def __init__(self) -> None:
-        self._tokens: dict[int, list[int]] = {}
+        self._tokens: dict[int, TokenIds] = {}
         self.num_false_hits = 0
 
-    def remember(self, block_id: int, token_ids: list[int]) -> None:
+    def remember(self, block_id: int, token_ids: TokenIds) -> None:
         self._tokens[block_id] = token_ids
 
-    def confirms(self, block_id: int, token_ids: list[int]) -> bool:
+    def confirms(self, block_id: int, token_ids: TokenIds) -> bool:
         is_true = self._tokens.get(block_id) == token_ids
         self.num_false_hits += not is_true
         return is_true
@@ -113,8 +113,8 @@ class HitVerifier:
 class NoVerifier:
     """128 bits of BLAKE2b are trusted."""
 
-    def remember(self, block_id: int, token_ids: list[int]) -> None:
+    def remember(self, block_id: int, token_ids: TokenIds) -> None:
         pass
 
-    def confirms(self, block_id: int, token_ids: list[int]) -> bool:
+    def confirms(self, block_id: int, token_ids: TokenIds) -> bool:
         return True

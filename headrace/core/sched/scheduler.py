@@ -8,7 +8,8 @@ Steady decode must cost what changes, not what exists. So a running request is i
 
 - `_decoding`: all but its last token is computed. It takes exactly one token in every step, without being looked at. It
   needs a new block every `block_size` steps, and the *growth wheel* knows in which: slot `step % block_size` holds the
-  requests whose next token opens a block in that step.
+  requests whose next token opens a block in that step. Which step gives it the last token that it may have is known
+  from the beginning too (`_last_steps`).
 - `_prefilling`: more than one token to go (a new prompt, or a context being recomputed). Few at any time, as the first
   of them usually takes the whole rest of the budget.
 
@@ -71,6 +72,7 @@ class Scheduler:
         self._prefilling: dict[str, Request] = {}
         self._decoding: dict[str, Request] = {}
         self._wheel: list[dict[str, Request]] = [{} for _ in range(cache.block_size)]
+        self._last_steps: dict[int, dict[str, Request]] = {}
         self._step = 0
         self._num_arrived = 0
         self._num_preemptions = 0
@@ -162,6 +164,7 @@ class Scheduler:
             while request.status is RequestStatus.RUNNING:
                 block_id = self.kv.grow(request)
                 if block_id is not None:
+                    request.note_decoded()
                     self.kv.register_computed(request)
                     grown[request.request_id] = block_id
                     break
@@ -271,27 +274,25 @@ class Scheduler:
     def update(self, step: SchedulerOutput, result: ModelRunnerOutput) -> Outputs:
         """Take in what a step computed. Requests that ended while it ran are gone, and their tokens are dropped."""
         started_decoding = self._advance_prefills(step)
+        at_length = self._last_steps.pop(self._step, {})
+        at_length.update(
+            (request.request_id, request) for request in started_decoding
+        )  # perhaps with their first token
         requests, outputs = self._requests, Outputs()
         running = RequestStatus.RUNNING  # outside the loop: finding a member of an enum costs a tenth of a turn
         for request_id, token_id in zip(result.req_ids, result.sampled_token_ids, strict=True):
             request = requests.get(request_id)
             if request is None or request.status is not running:
                 continue  # it ended, and may even have come anew, while the step ran
-            num_known = len(request.all_token_ids)
-            first_index = num_known - request.num_prompt_tokens
+            first_index = len(request.all_token_ids) - request.num_prompt_tokens
             request.all_token_ids.append(token_id)
-            request.num_computed_tokens = num_known  # all but the new one
             output = EngineCoreOutput(request_id, first_index, [token_id])
             if first_index == 0:
                 output.num_cached_tokens = request.num_cached_tokens
             if request.events:
                 output.events, request.events = list(request.events), ()
-            status = judge_token(request, token_id)
-            if status is not None:
-                self._finish(request, status)
-                output.finish_reason = FINISH_REASONS[status]
-                if status is RequestStatus.FINISHED_STOPPED and token_id not in request.eos_token_ids:
-                    output.stop_reason = token_id
+            if token_id in request.stop_token_ids or request_id in at_length:
+                self._finish_if_over(request, token_id, output)
             client_outputs = outputs.get(request.client_index)
             if client_outputs is None:
                 outputs[request.client_index] = [output]
@@ -301,6 +302,15 @@ class Scheduler:
             if not request.status.is_finished:
                 self._start_decoding(request)
         return outputs
+
+    def _finish_if_over(self, request: Request, token_id: int, output: EngineCoreOutput) -> None:
+        status = judge_token(request, token_id)
+        if status is None:
+            return
+        self._finish(request, status)
+        output.finish_reason = FINISH_REASONS[status]
+        if status is RequestStatus.FINISHED_STOPPED and token_id not in request.eos_token_ids:
+            output.stop_reason = token_id
 
     def _advance_prefills(self, step: SchedulerOutput) -> list[Request]:
         """Book the tokens that prefilling requests computed. Returns those that have caught up and sampled a token."""
@@ -317,6 +327,8 @@ class Scheduler:
         blocks full. The next step computes position `num_computed_tokens`."""
         del self._prefilling[request.request_id]
         self._decoding[request.request_id] = request
+        request.last_step = self._step + request.max_total_tokens - request.num_tokens
+        self._last_steps.setdefault(request.last_step, {})[request.request_id] = request
         steps_left = len(request.block_ids) * self.kv.block_size - request.num_computed_tokens
         if is_protected(request):
             return  # has every block that it can need
@@ -335,8 +347,15 @@ class Scheduler:
         request.move_to(status)
 
     def _leave_running(self, request: Request) -> None:
-        self._decoding.pop(request.request_id, None)
+        if self._decoding.pop(request.request_id, None) is not None:
+            request.note_decoded()
         self._prefilling.pop(request.request_id, None)
+        if request.last_step is not None:
+            at_length = self._last_steps.get(request.last_step, {})  # none in that very step
+            at_length.pop(request.request_id, None)
+            if not at_length:
+                self._last_steps.pop(request.last_step, None)
+            request.last_step = None
         if request.due_slot is not None:
             del self._wheel[request.due_slot][request.request_id]
             request.due_slot = None
@@ -379,7 +398,11 @@ class Scheduler:
         due = {request_id for slot in self._wheel for request_id in slot}
         if due != {request_id for request_id, request in self._decoding.items() if not is_protected(request)}:
             raise InvariantError("the growth wheel does not hold the requests that will need a block")
+        if {request_id for ends in self._last_steps.values() for request_id in ends} != self._decoding.keys():
+            raise InvariantError("not every decoding request, or another one, has a last step")
         for request in running:
+            if request.request_id in self._decoding:
+                request.note_decoded()
             if not request.num_computed_tokens < request.num_tokens <= len(request.block_ids) * self.kv.block_size + 1:
                 raise InvariantError(f"request {request.request_id} has not the blocks that its tokens need")
         self.kv.pool.check([request.block_ids for request in running])
@@ -388,8 +411,8 @@ class Scheduler:
 def new_request_data(request: Request) -> NewRequestData:
     return NewRequestData(
         req_id=request.request_id,
-        prompt_token_ids=request.all_token_ids[: request.num_prompt_tokens],
-        output_token_ids=request.all_token_ids[request.num_prompt_tokens :],
+        prompt_token_ids=request.all_token_ids[: request.num_prompt_tokens].tolist(),
+        output_token_ids=request.all_token_ids[request.num_prompt_tokens :].tolist(),
         sampling_params=request.sampling_params,
         block_ids=[list(request.block_ids)],
         num_computed_tokens=request.num_computed_tokens,

@@ -135,7 +135,7 @@ def test_usage():
 def test_output_tokens_name_blocks_too():
     kv = manager()
     request = computed_by(kv, make_request(prompt=PROMPT[:6]), 6)
-    request.all_token_ids += [6, 7, 8]
+    request.all_token_ids.extend([6, 7, 8])
     request.num_computed_tokens = 8
     kv.register_computed(request)
     assert kv.find_computed_blocks(make_request("b", PROMPT)) == [0, 1]

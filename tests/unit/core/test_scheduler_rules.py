@@ -727,8 +727,12 @@ def know_too_many_tokens(steps: Steps) -> None:
     steps.requests["running"].all_token_ids.extend(range(5))
 
 
-def compute_too_many_tokens(steps: Steps) -> None:
-    steps.requests["running"].num_computed_tokens += 1
+def lose_a_block(steps: Steps) -> None:
+    steps.requests["running"].block_ids.pop()
+
+
+def forget_the_last_step(steps: Steps) -> None:
+    steps.scheduler._last_steps.clear()
 
 
 def lose_a_reference(steps: Steps) -> None:
@@ -745,7 +749,8 @@ def lose_a_reference(steps: Steps) -> None:
         (keep_a_wheel_entry, "growth wheel"),
         (protect_in_the_wheel, "growth wheel"),
         (know_too_many_tokens, "request running has not the blocks"),
-        (compute_too_many_tokens, "request running has not the blocks"),
+        (lose_a_block, "request running has not the blocks"),
+        (forget_the_last_step, "last step"),
         (lose_a_reference, "block 0 has 0 references"),
     ],
 )
