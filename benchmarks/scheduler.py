@@ -4,10 +4,10 @@ to the `EngineCoreOutputs` that are ready to be encoded. The worker is one that 
 Prefix caching is on, blocks have 16 tokens, every request has stop ids and max_tokens, and prompts differ in length,
 so that in every step about one of 16 requests opens a block, which also names the block before it.
 
-`per_request_us` is the median of steps that follow each other at once. Between two steps of a real engine lies a forward
-pass, which reads all weights and leaves nothing of the scheduler in the processor's caches: `after_forward` is the same
-with a block of memory larger than they are read before each step. The sizes take turns, so that a busy neighbour
-disturbs all of them alike.
+`per_request_us` is the median of steps that follow each other at once. Between two steps of a real engine lies a
+forward pass, which reads all weights and leaves nothing of the scheduler in the processor's caches: `after_forward` is
+the same with a block of memory larger than they are read before each step. The sizes take turns, so that a busy
+neighbour disturbs all of them alike.
 """
 
 from __future__ import annotations

@@ -272,38 +272,38 @@ class Scheduler:
     # ---- after the step ----------------------------------------------------------------------------------------------
 
     def update(self, step: SchedulerOutput, result: ModelRunnerOutput) -> Outputs:
-        """Take in what a step computed. Requests that ended while it ran are gone, and their tokens are dropped."""
-        started_decoding = self._advance_prefills(step)
-        at_length = self._last_steps.pop(self._step, {})
-        at_length.update(
-            (request.request_id, request) for request in started_decoding
-        )  # perhaps with their first token
-        requests, outputs = self._requests, Outputs()
-        running = RequestStatus.RUNNING  # outside the loop: finding a member of an enum costs a tenth of a turn
+        """Take in what a step computed. Requests that ended while it ran are gone, and their tokens are dropped; one
+        that has come anew since then waits, and is not spoken to."""
+        started = self._advance_prefills(step)
+        # Those that need more than their token appended: the first one after a start, and perhaps the last one.
+        special = self._last_steps.pop(self._step, {})
+        special.update((request.request_id, request) for request in started)
+        decoding, prefilling, outputs = self._decoding, self._prefilling, Outputs()
         for request_id, token_id in zip(result.req_ids, result.sampled_token_ids, strict=True):
-            request = requests.get(request_id)
-            if request is None or request.status is not running:
-                continue  # it ended, and may even have come anew, while the step ran
+            request = decoding.get(request_id) or prefilling.get(request_id)
+            if request is None:
+                continue
             first_index = len(request.all_token_ids) - request.num_prompt_tokens
             request.all_token_ids.append(token_id)
             output = EngineCoreOutput(request_id, first_index, [token_id])
-            if first_index == 0:
-                output.num_cached_tokens = request.num_cached_tokens
-            if request.events:
-                output.events, request.events = list(request.events), ()
-            if token_id in request.stop_token_ids or request_id in at_length:
-                self._finish_if_over(request, token_id, output)
+            if token_id in request.stop_token_ids or request_id in special:
+                self._look_closer(request, token_id, output)
             client_outputs = outputs.get(request.client_index)
             if client_outputs is None:
                 outputs[request.client_index] = [output]
             else:
                 client_outputs.append(output)
-        for request in started_decoding:
+        for request in started:
             if not request.status.is_finished:
                 self._start_decoding(request)
         return outputs
 
-    def _finish_if_over(self, request: Request, token_id: int, output: EngineCoreOutput) -> None:
+    def _look_closer(self, request: Request, token_id: int, output: EngineCoreOutput) -> None:
+        """What is rare: the first token since a start has news with it, and a token may be the last."""
+        if output.first_index == 0:
+            output.num_cached_tokens = request.num_cached_tokens
+        if request.events:
+            output.events, request.events = list(request.events), ()
         status = judge_token(request, token_id)
         if status is None:
             return
