@@ -108,7 +108,9 @@ class ChoiceState:
             if stop is not None:
                 return "".join(pieces), stop
         if finish_reason is not None:
-            text, stop = self._stop_matcher.feed(self._detokenizer.flush())
+            text, stop = self._detokenizer.flush(), None
+            if len(self.token_ids) > self._min_tokens:
+                text, stop = self._stop_matcher.feed(text)
             pieces.append(text)
             if stop is not None:
                 return "".join(pieces), stop

@@ -90,7 +90,8 @@ def with_stop_strings(
     tokenizer = FakeTokenizer(frozenset(scenario.eos_token_ids))
     shown = output[:-1] if finish_reason == "stop" and not spec.include_stop else output
     early = seen = len(text_of(shown[: spec.min_tokens], tokenizer, final=False))
-    for num_tokens in range(spec.min_tokens + 1, len(output) + 2 if spec.stop else 0):  # the last round is the flush
+    is_watched = bool(spec.stop) and len(output) > spec.min_tokens
+    for num_tokens in range(spec.min_tokens + 1, len(output) + 2 if is_watched else 0):  # the last round is the flush
         text = text_of(shown[:num_tokens], tokenizer, final=num_tokens > len(output))
         for end in range(seen + 1, len(text) + 1):
             complete = [stop for stop in spec.stop if text[early:end].endswith(stop)]

@@ -298,3 +298,12 @@ def test_a_failure_shrinks_to_a_literal_that_still_fails(monkeypatch: pytest.Mon
     assert len(small.requests) <= 2
     assert len(text) < 500, text
     assert violation_of(small) is None  # the fault is gone
+
+
+# ---- regressions -----------------------------------------------------------------------------------------------------
+
+
+def test_min_tokens_holds_for_the_flushed_end_too():
+    """A character that stays incomplete becomes U+FFFD at the end; before min_tokens that is no stop string either."""
+    spec = RequestSpec(name=7, family=1, shared=10, own=2, max_tokens=6, min_tokens=7, stop=("\ufffd",))
+    run(Scenario(seed=2754, requests=(spec,), num_blocks=3, block_size=6, max_num_seqs=1, budget=1, max_model_len=18))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.kv_cache.block_pool import BlockPool
-from headrace.core.kv_cache.hashing import TokenIds, extend_block_hashes
+from headrace.core.kv_cache.hashing import BlockHash, TokenIds, extend_block_hashes
 from headrace.core.request import Request
 
 
@@ -11,7 +11,7 @@ class KVCacheManager:
     """Block tables of requests over one pool. Positions are token positions in a request, counted from 0."""
 
     def __init__(self, num_blocks: int, block_size: int, *, enable_caching: bool, verify_hits: bool = False) -> None:
-        """`verify_hits`: trust no hash, compare the tokens of each block that is found."""
+        """`verify_hits`: trust no hash, compare the tokens of each block that is found and of all before it."""
         self.block_size = block_size
         self._verifier = HitVerifier() if verify_hits else NoVerifier()
         self.pool = BlockPool(num_blocks, enable_caching=enable_caching)
@@ -35,7 +35,10 @@ class KVCacheManager:
         block_ids: list[int] = []
         for block_hash in request.block_hashes[: (request.num_tokens - 1) // self.block_size]:
             block_id = self.pool.lookup(block_hash)
-            if block_id is None or not self._verifier.confirms(block_id, self._tokens_of(request, len(block_ids))):
+            if block_id is None:
+                break
+            before = block_ids[-1] if block_ids else request.root_hash
+            if not self._verifier.confirms(block_id, before, self._tokens_of(request, len(block_ids))):
                 break
             block_ids.append(block_id)
         return block_ids
@@ -77,7 +80,8 @@ class KVCacheManager:
             request.block_hashes, request.root_hash, request.all_token_ids, self.block_size, num_full * self.block_size
         )
         for index in range(request.num_registered_blocks, num_full):
-            self._verifier.remember(request.block_ids[index], self._tokens_of(request, index))
+            before = request.block_ids[index - 1] if index else request.root_hash
+            self._verifier.remember(request.block_ids[index], before, self._tokens_of(request, index))
             self.pool.register(request.block_ids[index], request.block_hashes[index])
         request.num_registered_blocks = num_full
 
@@ -93,28 +97,53 @@ class KVCacheManager:
         return request.all_token_ids[index * self.block_size : (index + 1) * self.block_size]
 
 
+class Content:
+    """What a block holds: its tokens and the content before it; before the first block is the root hash of the salt."""
+
+    __slots__ = ("before", "token_ids")
+
+    def __init__(self, before: Content | BlockHash, token_ids: TokenIds) -> None:
+        self.before = before
+        self.token_ids = token_ids
+
+
 class HitVerifier:
-    """Knows the tokens of every registered block. A hit is compared from the first block on, so with the tokens of all
-    blocks the whole beginning is the same."""
+    """Knows the content of every registered block, with all that is before it: the same tokens after another beginning,
+    or under another salt, have other keys and values."""
 
     def __init__(self) -> None:
-        self._tokens: dict[int, TokenIds] = {}
+        self._contents: dict[int, Content] = {}
         self.num_false_hits = 0
 
-    def remember(self, block_id: int, token_ids: TokenIds) -> None:
-        self._tokens[block_id] = token_ids
+    def remember(self, block_id: int, before: int | BlockHash, token_ids: TokenIds) -> None:
+        """`before` is the request's block before this one, or its root hash."""
+        self._contents[block_id] = Content(self._content(before), token_ids)
 
-    def confirms(self, block_id: int, token_ids: TokenIds) -> bool:
-        is_true = self._tokens.get(block_id) == token_ids
+    def confirms(self, block_id: int, before: int | BlockHash, token_ids: TokenIds) -> bool:
+        is_true = is_same(self._contents.get(block_id), Content(self._content(before), token_ids))
         self.num_false_hits += not is_true
         return is_true
+
+    def _content(self, before: int | BlockHash) -> Content | BlockHash:
+        return self._contents[before] if isinstance(before, int) else before
+
+
+def is_same(a: Content | BlockHash | None, b: Content | BlockHash | None) -> bool:
+    """Usually two contents have the very same one before them, and then the comparison is over."""
+    while a is not b:
+        if not isinstance(a, Content) or not isinstance(b, Content):
+            return a == b
+        if a.token_ids != b.token_ids:
+            return False
+        a, b = a.before, b.before
+    return True
 
 
 class NoVerifier:
     """128 bits of BLAKE2b are trusted."""
 
-    def remember(self, block_id: int, token_ids: TokenIds) -> None:
+    def remember(self, block_id: int, before: int | BlockHash, token_ids: TokenIds) -> None:
         pass
 
-    def confirms(self, block_id: int, token_ids: TokenIds) -> bool:
+    def confirms(self, block_id: int, before: int | BlockHash, token_ids: TokenIds) -> bool:
         return True
