@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from threadpoolctl import ThreadpoolController
-
 from headrace.backends.numpy.attention import plan_units
+from headrace.backends.numpy.blas import Blas
 from headrace.backends.numpy.memory import NumpyMemory
 from headrace.backends.numpy.ops import NumpyOps, NumpyStep
 from headrace.backends.numpy.sampler import NumpySampler
@@ -18,9 +17,9 @@ from headrace.model.ops import StepInputs
 class NumpyBackend:
     def __init__(self, num_threads: int) -> None:
         self._pool = ThreadPool(num_threads)
-        self._blas = ThreadpoolController()
+        self._blas = Blas(num_threads)
         self.memory = NumpyMemory()
-        self.ops = NumpyOps(self.memory, self._pool)
+        self.ops = NumpyOps(self.memory, self._pool, self._blas)
         self.sampler = NumpySampler()
 
     def begin_step(self, inputs: StepInputs) -> NumpyStep:
@@ -28,11 +27,8 @@ class NumpyBackend:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """One BLAS thread: ours are outside of it, and a product's bits must not depend on its number of threads.
-
-        Put back afterwards, because the process may be a user's (offline `LLM`).
-        """
-        with self._blas.limit(limits=1, user_api="blas"):
+        """One BLAS thread: ours are outside of it, and a product's bits must not depend on its number of threads."""
+        with self._blas.single_threaded():
             yield
 
     def close(self) -> None:

@@ -13,17 +13,26 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.backends.numpy.blas import Blas
 from headrace.backends.numpy.memory import Matrix
 from headrace.backends.numpy.threads import ThreadPool
 
 Float32 = NDArray[np.float32]
 
-# Multiply-adds below which a second thread costs more than it saves: at one row, all matrices but a vocabulary's.
+# Multiply-adds below which a second thread of ours costs more than it saves.
 MIN_SPLIT_WORK = 4_000_000
 
 
-def multiply(x: Float32, matrix: Matrix, pool: ThreadPool) -> Float32:
+def multiply(x: Float32, matrix: Matrix, pool: ThreadPool, blas: Blas) -> Float32:
     """[n, in] by [out, in] -> [n, out]."""
+    if len(x) == 1:
+        row = blas.multiply_row(matrix.rows, x[0], lambda: multiply_by_panels(x, matrix, pool)[0])
+        return row[None]
+    return multiply_by_panels(x, matrix, pool)
+
+
+def multiply_by_panels(x: Float32, matrix: Matrix, pool: ThreadPool) -> Float32:
+    """What a product is: every row by every panel."""
     out = np.empty((len(x), len(matrix.rows)), np.float32)
     parts = divide(matrix, len(x), pool.num_threads)
     pool.run([partial(multiply_panels, x, matrix, part, out[:, columns(matrix, part)]) for part in parts])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.backends.numpy import linear
 from headrace.backends.numpy.attention import Unit, attend
+from headrace.backends.numpy.blas import Blas
 from headrace.backends.numpy.memory import Matrix, NumpyMemory, RopeTable
 from headrace.backends.numpy.threads import ThreadPool
 from headrace.model.ops import ActivationName, AttentionSpec, StepInputs
@@ -48,9 +49,10 @@ class NumpyStep:
 
 
 class NumpyOps:
-    def __init__(self, memory: NumpyMemory, pool: ThreadPool) -> None:
+    def __init__(self, memory: NumpyMemory, pool: ThreadPool, blas: Blas) -> None:
         self._memory = memory
         self._pool = pool
+        self._blas = blas
 
     def embed(self, token_ids: Int32, table: Matrix) -> Float32:
         return table.rows[token_ids]
@@ -65,17 +67,21 @@ class NumpyOps:
         return out.reshape(x.shape)
 
     def linear(self, x: Float32, weight: Matrix) -> Float32:
-        return linear.multiply(x, weight, self._pool)
+        return linear.multiply(x, weight, self._pool, self._blas)
 
     def linear_residual(self, x: Float32, weight: Matrix, residual: Float32) -> Float32:
-        out = linear.multiply(x, weight, self._pool)
+        out = linear.multiply(x, weight, self._pool, self._blas)
         out += residual
         return out
 
     def gated_mlp(self, x: Float32, gate_up: Matrix, activation: ActivationName) -> Float32:
-        gate, up = gate_up.halves()
-        out = np.empty((len(x), len(gate.rows)), np.float32)
         finish = _ACTIVATIONS[activation]
+        gate, up = gate_up.halves()
+        if len(x) == 1:
+            gated = linear.multiply(x, gate, self._pool, self._blas)
+            finish(gated, linear.multiply(x, up, self._pool, self._blas))
+            return gated
+        out = np.empty((len(x), len(gate.rows)), np.float32)
 
         def compute(part: range) -> None:
             """One thread's columns, from the products to the result."""
