@@ -1,9 +1,10 @@
 """The hold on BLAS: one thread, but for the product of a single row, where several are proved to give the same bits.
 
 Our own pool cannot help a single row: handing over costs as much as a small product takes. BLAS has threads that wait
-for work and hand over in a few microseconds. How it divides a product among them is its own affair, so nothing is taken
-for granted: for each shape of matrix, the first product is computed both ways and compared, bit for bit, and a shape
-that differs stays with one thread. What a kernel does depends on shapes and alignment, not on numbers.
+for work and hand over in a few microseconds. It gives each an equal share of the matrix' rows, and its kernels take rows
+by four or so and those that are left over in another way, with other bits. So only matrices are divided whose shares
+are whole multiples of `ROW_STEP`. That is how BLAS is known to work, and not taken for granted: for each shape, the
+first product is computed both ways and compared, bit for bit, and a shape that differs stays with one thread.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 Float32 = NDArray[np.float32]
+
+ROW_STEP = 16  # a multiple of the rows that any GEMV kernel takes at a time
 
 
 class Blas:
@@ -34,7 +37,7 @@ class Blas:
     def multiply_row(self, rows: Float32, x: Float32, by_one_thread: Callable[[], Float32]) -> Float32:
         """rows [out, in] times x [in] -> [out], by all threads where that is proved, else by `by_one_thread`, which
         says what is right."""
-        if self._num_threads == 1:
+        if self._num_threads == 1 or len(rows) % (ROW_STEP * self._num_threads):
             return by_one_thread()
         is_proved = self._is_proved.get(rows.shape)
         if is_proved is None:
