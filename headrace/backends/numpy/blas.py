@@ -1,9 +1,9 @@
 """The hold on BLAS: one thread, but for the product of a single row, where several are proved to give the same bits.
 
 Our own pool cannot help a single row: handing over costs as much as a small product takes. BLAS has threads that wait
-for work and hand over in a few microseconds. It gives each an equal share of the matrix' rows, and its kernels take rows
-by four or so and those that are left over in another way, with other bits. So only matrices are divided whose shares
-are whole multiples of `ROW_STEP`. That is how BLAS is known to work, and not taken for granted: for each shape, the
+for work and hand over in a few microseconds. It gives each an equal share of the matrix, and its kernels take rows by
+four or so and those that are left over in another way, with other bits. So only matrices are divided whose shares are
+whole multiples of `ROW_STEP`. That is how BLAS is known to work, and not taken for granted: for each shape, the
 first product is computed both ways and compared, bit for bit, and a shape that differs stays with one thread.
 """
 
