@@ -1,9 +1,11 @@
 """Block tables: how much a request needs, what of it is computed already, what it leaves behind."""
 
+from array import array
+
 import pytest
 
 from headrace.core.kv_cache import hashing
-from headrace.core.kv_cache.manager import KVCacheManager
+from headrace.core.kv_cache.manager import Content, KVCacheManager, is_same
 from headrace.core.request import Request
 from tests.unit.core.schedulers import Steps, make_request
 
@@ -180,3 +182,27 @@ def test_without_verification_a_collision_is_believed(monkeypatch):
     assert steps.add("b", list(range(50, 60)), 1)
     steps.run()
     assert steps.outputs["b"][0].num_cached_tokens == 8
+
+
+def test_every_block_of_a_long_hit_is_verified_against_the_one_before_it():
+    kv = manager(verify_hits=True)
+    prompt = list(range(18))  # four full blocks
+    computed_by(kv, make_request(prompt=prompt), 18)
+    assert kv.find_computed_blocks(make_request("b", prompt)) == [0, 1, 2, 3]
+    assert kv._verifier.num_false_hits == 0
+
+
+def test_contents_are_the_same_to_the_root():
+    def content(*blocks: int, root: bytes = b"root") -> Content:
+        before: Content | bytes = root
+        for token_id in blocks:
+            before = Content(before, array("i", [token_id]))
+        return before
+
+    assert is_same(content(1, 2), content(1, 2))
+    assert not is_same(content(1, 2), content(3, 2))
+    assert not is_same(content(1, 2), content(1, 2, root=b"salt"))
+    for shorter, longer in ((content(1), content(1, 1)), (content(1, 1), content(1, 1, 1))):
+        assert not is_same(shorter, longer)
+        assert not is_same(longer, shorter)
+    assert not is_same(None, content(1))
