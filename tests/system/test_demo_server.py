@@ -66,7 +66,8 @@ def test_sampling_with_a_seed(client):
 
 
 def test_no_process_knows_torch_or_transformers(server):
-    imported = set(re.findall(r"^import '([\w.]+)'", server.stderr, re.MULTILINE))
+    # Not only at the beginning of a line: two threads that import at the same time may share one.
+    imported = set(re.findall(r"import '([\w.]+)' #", server.stderr))
     assert {"headrace.launch", "headrace.core.engine_core", "headrace.frontend.async_llm", "numpy"} <= imported
     assert not {name for name in imported if name.partition(".")[0] in ("torch", "transformers")}
     for pid in server.processes().values():
