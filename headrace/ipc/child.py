@@ -28,6 +28,10 @@ PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
 
+# Read by OpenBLAS when it is loaded: its idle threads sleep after 2^20 cycles, less than a millisecond, and not only
+# after a tenth of a second in which they keep a core busy.
+BLAS_SETTINGS = {"OPENBLAS_THREAD_TIMEOUT": "20"}
+
 
 def start_child(
     module: str, title: str, extra_fds: Sequence[int] = ()
@@ -53,10 +57,11 @@ def start_child(
 
 def child_environment() -> dict[str, str]:
     """Our environment, in which a child finds the package that this very process runs from."""
+    environment = BLAS_SETTINGS | os.environ
     if PACKAGE_PARENT in sys.path[1:]:  # the first is the folder or script that we were started from
-        return dict(os.environ)
+        return environment
     path = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": PACKAGE_PARENT + (os.pathsep + path if path else "")}
+    return environment | {"PYTHONPATH": PACKAGE_PARENT + (os.pathsep + path if path else "")}
 
 
 class LauncherLink:
