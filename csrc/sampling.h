@@ -1,0 +1,89 @@
+// What the sampling kernel takes and gives: plain structs, the same for every instruction set. The meaning of each field
+// and the order in which they act are those of `Sampler.sample` in headrace/model/ops.py.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace {
+
+// One row of logits and all that it wants. Rows know nothing of each other.
+struct SampleRow {
+    const float* logits;  // [vocab], never written; nothing past the end is read
+    int32_t vocab;        // at least 1
+
+    int32_t top_k;       // 0: off
+    double temperature;  // 0: greedy
+    double top_p;        // 1: off
+    double min_p;        // 0: off
+    double uniform;      // in (0, 1)
+
+    // Sparse changes of the logits. Each id is below vocab, and each list names it once.
+    int32_t num_allowed;  // 0: every id is
+    int32_t num_banned;
+    int32_t num_biased;
+    int32_t num_seen;              // ids that the penalties look at
+    const int32_t* allowed_ids;    // [num_allowed]
+    const int32_t* banned_ids;     // [num_banned]
+    const int32_t* biased_ids;     // [num_biased]
+    const float* biases;           // [num_biased]
+    const int32_t* seen_ids;       // [num_seen], in prompt or output
+    const int32_t* output_counts;  // [num_seen], how often in the output
+    float repetition_penalty;      // 1: off
+    float presence_penalty;        // 0: off
+    float frequency_penalty;       // 0: off
+
+    int32_t* token;  // the result
+
+    // Results that are wanted where `logprob` is not null.
+    int32_t num_top;      // at most vocab
+    float* logprob;       // of the token
+    int32_t* rank;        // of the token, 1 is the best
+    int32_t* top_ids;     // [num_top], best first
+    float* top_logprobs;  // [num_top]
+};
+
+constexpr int32_t kSampleBlock = 64;         // logits whose maximum and sum are kept; whole vectors on every processor
+constexpr int32_t kHistogramSize = 1 << 11;  // an ordered float32 in three digits of at most 11 bits
+
+// A thread's memory for rows of up to some vocabulary.
+struct SampleScratch {
+    double* histogram;   // [kHistogramSize]
+    double* block_sums;  // [blocks]
+    float* block_max;    // [blocks]
+    float* edited;       // [blocks * kSampleBlock], the logits after sparse changes
+    float* last_block;   // [kSampleBlock], the end of the logits, filled up to a whole block
+    // Candidates: what is left of the vocabulary, in the order of ids.
+    int32_t* ids;    // [blocks * kSampleBlock]
+    float* values;   // their logits
+    float* weights;  // exp((value - max) / temperature)
+};
+
+// These are static, as an inline function would be merged with that of another instruction set.
+static constexpr size_t sample_blocks(int32_t vocab) {
+    return (static_cast<size_t>(vocab) + kSampleBlock - 1) / kSampleBlock;
+}
+
+// 16 bytes for each entry of the vocabulary and 17 KiB: 0.8 MB for 49,152, 4.3 MB for 262,144.
+static constexpr size_t sample_scratch_bytes(int32_t vocab) {
+    const size_t blocks = sample_blocks(vocab);
+    return sizeof(double) * (kHistogramSize + blocks) + sizeof(float) * (blocks + kSampleBlock) +
+           (3 * sizeof(float) + sizeof(int32_t)) * blocks * kSampleBlock;
+}
+
+// `memory` has `sample_scratch_bytes(vocab)`, aligned for a double.
+static inline SampleScratch make_sample_scratch(void* memory, int32_t vocab) {
+    const size_t blocks = sample_blocks(vocab), padded = blocks * kSampleBlock;
+    SampleScratch scratch;
+    scratch.histogram = static_cast<double*>(memory);
+    scratch.block_sums = scratch.histogram + kHistogramSize;
+    scratch.values = reinterpret_cast<float*>(scratch.block_sums + blocks);
+    scratch.weights = scratch.values + padded;
+    scratch.edited = scratch.weights + padded;
+    scratch.last_block = scratch.edited + padded;
+    scratch.block_max = scratch.last_block + kSampleBlock;
+    scratch.ids = reinterpret_cast<int32_t*>(scratch.block_max + blocks);
+    return scratch;
+}
+
+}  // namespace headrace
