@@ -1,5 +1,5 @@
-// What the sampling kernel takes and gives: plain structs, the same for every instruction set. The meaning of each field
-// and the order in which they act are those of `Sampler.sample` in headrace/model/ops.py.
+// What the sampling kernel takes and gives: plain structs, the same for every instruction set. What the fields mean, and
+// in which order they act, `Sampler.sample` in headrace/model/ops.py says.
 #pragma once
 
 #include <cstddef>
@@ -43,46 +43,41 @@ struct SampleRow {
     float* top_logprobs;  // [num_top]
 };
 
-constexpr int32_t kSampleBlock = 64;         // logits whose maximum and sum are kept; whole vectors on every processor
-constexpr int32_t kHistogramSize = 1 << 11;  // an ordered float32 in three digits of at most 11 bits
+constexpr int32_t kSampleBlock = 64;  // logits whose maximum and sum are kept; whole vectors on every processor
 
 // A thread's memory for rows of up to some vocabulary.
 struct SampleScratch {
-    double* histogram;   // [kHistogramSize]
     double* block_sums;  // [blocks]
-    float* block_max;    // [blocks]
-    float* edited;       // [blocks * kSampleBlock], the logits after sparse changes
+    float* block_max;    // [blocks, rounded up to kSampleBlock]
     float* last_block;   // [kSampleBlock], the end of the logits, filled up to a whole block
-    // Candidates: what is left of the vocabulary, in the order of ids.
-    int32_t* ids;    // [blocks * kSampleBlock]
+    float* edited;       // [blocks * kSampleBlock], the logits after sparse changes
+    // Candidates: what is left of the vocabulary, in the order of ids. [blocks * kSampleBlock] each.
+    int32_t* ids;
     float* values;   // their logits
     float* weights;  // exp((value - max) / temperature)
 };
 
 // These are static, as an inline function would be merged with that of another instruction set.
-static constexpr size_t sample_blocks(int32_t vocab) {
-    return (static_cast<size_t>(vocab) + kSampleBlock - 1) / kSampleBlock;
-}
+static constexpr size_t sample_blocks(size_t vocab) { return (vocab + kSampleBlock - 1) / kSampleBlock; }
 
-// 16 bytes for each entry of the vocabulary and 17 KiB: 0.8 MB for 49,152, 4.3 MB for 262,144.
-static constexpr size_t sample_scratch_bytes(int32_t vocab) {
-    const size_t blocks = sample_blocks(vocab);
-    return sizeof(double) * (kHistogramSize + blocks) + sizeof(float) * (blocks + kSampleBlock) +
-           (3 * sizeof(float) + sizeof(int32_t)) * blocks * kSampleBlock;
+// 16 bytes for each entry of the vocabulary and a little: 0.8 MB for 49,152, 4.2 MB for 262,144.
+static constexpr size_t sample_scratch_bytes(size_t vocab) {
+    const size_t blocks = sample_blocks(vocab), padded = blocks * kSampleBlock;
+    return sizeof(double) * blocks + sizeof(float) * (sample_blocks(blocks) + 1) * kSampleBlock +
+           (3 * sizeof(float) + sizeof(int32_t)) * padded;
 }
 
 // `memory` has `sample_scratch_bytes(vocab)`, aligned for a double.
-static inline SampleScratch make_sample_scratch(void* memory, int32_t vocab) {
+static inline SampleScratch make_sample_scratch(void* memory, size_t vocab) {
     const size_t blocks = sample_blocks(vocab), padded = blocks * kSampleBlock;
     SampleScratch scratch;
-    scratch.histogram = static_cast<double*>(memory);
-    scratch.block_sums = scratch.histogram + kHistogramSize;
+    scratch.block_sums = static_cast<double*>(memory);
     scratch.values = reinterpret_cast<float*>(scratch.block_sums + blocks);
     scratch.weights = scratch.values + padded;
     scratch.edited = scratch.weights + padded;
     scratch.last_block = scratch.edited + padded;
     scratch.block_max = scratch.last_block + kSampleBlock;
-    scratch.ids = reinterpret_cast<int32_t*>(scratch.block_max + blocks);
+    scratch.ids = reinterpret_cast<int32_t*>(scratch.block_max + sample_blocks(blocks) * kSampleBlock);
     return scratch;
 }
 
