@@ -14,6 +14,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_strings: int = 16
     max_stop_string_length: int = 1024
     max_stop_token_ids: int = 256
+    max_logit_bias: int = 1024
+    max_logprobs: int = 20  # most probable tokens that are told beside the sampled one
     max_prompts: int = 1024  # prompts in one completion request
     max_messages: int = 4096
     max_body_bytes: int = 32 * 2**20

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from headrace.contracts.model_runner import TokenLogprobs
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.contracts.stats import SchedulerStats
 
@@ -94,6 +95,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
     error_message: str | None = None  # with finish_reason ERROR: what the client may read
     error_code: str | None = None  # and the code of the RequestError that refused it, None for a fault of ours
     events: list[EngineCoreEvent] | None = None  # since the request's last output
+    new_logprobs: list[TokenLogprobs] | None = None  # one for each new token, where the request wants them
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True, gc=False):

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """A sampled token's logprob, and the most probable tokens at its place with theirs.
+
+    Logprobs are the log-softmax of what the model gave, before bias, penalties and temperature.
+    """
+
+    logprob: float
+    rank: int  # how many tokens are at least as probable, itself included: 1 is the most probable
+    top_ids: bytes = b""  # int32, little-endian, the most probable first
+    top_logprobs: bytes = b""  # float32, little-endian, beside them
+
+    @property
+    def top(self) -> list[tuple[int, float]]:
+        """The most probable tokens as (id, logprob)."""
+        num_top = len(self.top_ids) // 4
+        ids = struct.unpack(f"<{num_top}i", self.top_ids)
+        return list(zip(ids, struct.unpack(f"<{num_top}f", self.top_logprobs), strict=True))
 
 
 class ModelRunnerOutput(msgspec.Struct, array_like=True, gc=False):
@@ -10,3 +31,4 @@ class ModelRunnerOutput(msgspec.Struct, array_like=True, gc=False):
 
     req_ids: list[str]
     sampled_token_ids: list[int]
+    logprobs: dict[str, TokenLogprobs] | None = None  # of the requests that want any; None: of nobody

@@ -33,10 +33,15 @@ class SamplingLimits(Protocol):
     def max_stop_string_length(self) -> int: ...
     @property
     def max_stop_token_ids(self) -> int: ...
+    @property
+    def max_logit_bias(self) -> int: ...
+    @property
+    def max_logprobs(self) -> int: ...
 
 
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
 MAX_COUNT = 2**31 - 1  # for counts that nothing else bounds: they must fit every integer type on the way
+MAX_REPETITION_PENALTY = 100.0  # far beyond what makes sense, and no logit overflows
 
 
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -60,6 +65,12 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     output_kind: OutputKind = OutputKind.CUMULATIVE
     include_stop_str_in_output: bool = False
     min_tokens: int = 0  # until then neither end-of-sequence nor a stop token or string ends the output
+    presence_penalty: float = 0.0  # taken off the logit of each token that is in the output
+    frequency_penalty: float = 0.0  # and this once for each time that it is there
+    repetition_penalty: float = 1.0  # divides the logits, multiplies negative ones, of tokens in prompt or output
+    logit_bias: dict[int, float] | None = None  # token id -> what is added to its logit
+    allowed_token_ids: tuple[int, ...] | None = None  # None: every token
+    logprobs: int | None = None  # how many of the most probable tokens besides the sampled one; None: no logprobs
 
     @property
     def is_greedy(self) -> bool:
@@ -77,7 +88,41 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
         if self.max_tokens is not None:
             check_integer("max_tokens", self.max_tokens, 1, MAX_COUNT)
         check_integer("min_tokens", self.min_tokens, 0, self.max_tokens if self.max_tokens is not None else MAX_COUNT)
+        check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        check_number("repetition_penalty", self.repetition_penalty, 0.0, MAX_REPETITION_PENALTY, low_open=True)
         self._check_stops(limits)
+        self.check_indices(limits)
+
+    def check_indices(self, limits: SamplingLimits) -> None:
+        """The part of `check` that an engine does not take on trust: what reaches into arrays."""
+        if self.logprobs is not None:
+            check_integer("logprobs", self.logprobs, 0, limits.max_logprobs)
+        check_count("stop_token_ids", self.stop_token_ids, limits.max_stop_token_ids)
+        for token_id in self.stop_token_ids:
+            check_integer("stop_token_ids", token_id, 0, limits.vocab_size - 1)
+        self._check_logit_bias(limits)
+        self._check_allowed_token_ids(limits)
+
+    def _check_logit_bias(self, limits: SamplingLimits) -> None:
+        bias: object = self.logit_bias
+        if bias is None:
+            return
+        if not isinstance(bias, dict):
+            raise InvalidParameterError("logit_bias must map token ids to numbers.", param="logit_bias")
+        check_count("logit_bias", bias, limits.max_logit_bias)
+        for token_id, value in bias.items():
+            check_integer("logit_bias", token_id, 0, limits.vocab_size - 1)
+            check_number("logit_bias", value, -100.0, 100.0)
+
+    def _check_allowed_token_ids(self, limits: SamplingLimits) -> None:
+        if self.allowed_token_ids is None:
+            return
+        if not self.allowed_token_ids:
+            raise InvalidParameterError("allowed_token_ids must not be empty.", param="allowed_token_ids")
+        check_count("allowed_token_ids", self.allowed_token_ids, limits.vocab_size)
+        for token_id in self.allowed_token_ids:
+            check_integer("allowed_token_ids", token_id, 0, limits.vocab_size - 1)
 
     def _check_stops(self, limits: SamplingLimits) -> None:
         stops: object = self.stop
@@ -93,9 +138,6 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
                 )
         if stops and not self.detokenize:
             raise InvalidParameterError("stop strings need detokenize to be true.", param="stop")
-        check_count("stop_token_ids", self.stop_token_ids, limits.max_stop_token_ids)
-        for token_id in self.stop_token_ids:
-            check_integer("stop_token_ids", token_id, 0, limits.vocab_size - 1)
 
     def for_core(self, *, seed: int, max_tokens: int) -> SamplingParams:
         """This request's parameters as the engine core gets them: text fields cleared, seed and length decided."""

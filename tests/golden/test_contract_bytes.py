@@ -32,7 +32,7 @@ from headrace.contracts.lifecycle import (
     Phase,
     Report,
 )
-from headrace.contracts.model_runner import ModelRunnerOutput
+from headrace.contracts.model_runner import ModelRunnerOutput, TokenLogprobs
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.contracts.scheduler import CachedRequestData, NewRequestData, SchedulerOutput
 from headrace.contracts.stats import SchedulerStats
@@ -54,33 +54,52 @@ PARAMS = SamplingParams(
     output_kind=OutputKind.DELTA,
     include_stop_str_in_output=True,
     min_tokens=4,
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
+    repetition_penalty=1.5,
+    logit_bias={8: -1.5},
+    allowed_token_ids=(8, 9),
+    logprobs=2,
 )
 NEW = NewRequestData("r", [1], [2], SamplingParams(), [[4]], 0)
 STATS = SchedulerStats(1, 2, 0.5, 4, 5, 6, 7, 1.5)
 EVENTS = [EngineCoreEvent(EngineCoreEventType.SCHEDULED, 1.5)]
-OUTPUT = EngineCoreOutput("r", 1, [5], FinishReason.STOP, 5, 3, "m", "c", EVENTS)
+LOGPROBS = TokenLogprobs(-0.5, 2, b"\x08\x00\x00\x00", b"\x00\x00\x80\xbe")
+OUTPUT = EngineCoreOutput("r", 1, [5], FinishReason.STOP, 5, 3, "m", "c", EVENTS, [LOGPROBS])
 
 GOLDEN = [
-    (PARAMS, "9f02cb3fe0000000000000cb3fe800000000000005cb3fd00000000000000791a178910309c3c2c301c304"),
+    (
+        PARAMS,
+        "dc001502cb3fe0000000000000cb3fe800000000000005cb3fd00000000000000791a178910309c3c2c301c304cb3fe0"
+        "000000000000cbbfe0000000000000cb3ff80000000000008108cbbff800000000000092080902",
+    ),
     (
         EngineCoreRequest("r", 0, [1, 2], [3], SamplingParams(seed=1, max_tokens=4), 1.5, 2, "s"),
-        "98a1720092010291039f01cb3ff0000000000000cb3ff000000000000000cb00000000000000000190"
-        "9004c2c3c300c200cb3ff800000000000002a173",
+        "98a172009201029103dc001501cb3ff0000000000000cb3ff000000000000000cb000000000000000001909004c2c3c3"
+        "00c200cb0000000000000000cb0000000000000000cb3ff0000000000000c0c0c0cb3ff800000000000002a173",
     ),
-    (OUTPUT, "99a172019105000503a16da163919201cb3ff8000000000000"),
+    (OUTPUT, "9aa172019105000503a16da163919201cb3ff80000000000009194cbbfe000000000000002c40408000000c404000080be"),
     (
         EngineCoreOutputs(1, 2, [OUTPUT], STATS, 2.5, UtilityOutput(4, "f", True)),
-        "9601029199a172019105000503a16da163919201cb3ff8000000000000980102cb3fe000000000000004"
-        "050607cb3ff8000000000000cb40040000000000009304a166c3",
+        "960102919aa172019105000503a16da163919201cb3ff80000000000009194cbbfe000000000000002c40408000000c4"
+        "04000080be980102cb3fe000000000000004050607cb3ff8000000000000cb40040000000000009304a166c3",
     ),
     (UtilityCall(1, 2, "m"), "930102a16d"),
     (STATS, "980102cb3fe000000000000004050607cb3ff8000000000000"),
-    (NEW, "96a172910191029f01cb3ff0000000000000cb3ff000000000000000cb0000000000000000c09090c0c2c3c300c20091910400"),
+    (
+        NEW,
+        "96a17291019102dc001501cb3ff0000000000000cb3ff000000000000000cb0000000000000000c09090c0c2c3c300c2"
+        "00cb0000000000000000cb0000000000000000cb3ff0000000000000c0c0c091910400",
+    ),
     (
         SchedulerOutput(8, [], CachedRequestData(["r"], [[[2]]]), {"r": 1}, 1, ["p"], ["f"]),
         "97089092" + "91a172" + "91919102" + "81a17201" + "01" + "91a170" + "91a166",
     ),
-    (ModelRunnerOutput(["r"], [6]), "9291a1729106"),
+    (LOGPROBS, "94cbbfe000000000000002c40408000000c404000080be"),
+    (
+        ModelRunnerOutput(["r"], [6], {"r": LOGPROBS}),
+        "9391a172910681a17294cbbfe000000000000002c40408000000c404000080be",
+    ),
     (EngineHello(1, 0, 9), "94a568656c6c6f010009"),
     (EngineInit(0, Endpoint("a", "k")), "920092a161a16b"),
     (EngineCoreReadyResponse(0, 9, 10, 16, 99), "96a5726561647900090a1063"),
@@ -111,11 +130,14 @@ def test_request_kinds():
     }
 
 
-# What version 0.1.0's first senders wrote, before fields were appended. Never edited, only added to.
+# What senders wrote before fields were appended, since version 0.1.0's first. Never edited, only added to.
 OLDER = [
     (SamplingParams, "9e02cb3fe0000000000000cb3fe800000000000005cb3fd00000000000000791a178910309c3c2c301c3"),
     (EngineCoreOutput, "98a172019105000503a16da163"),
     (SchedulerStats, "970102cb3fe000000000000004050607"),
+    (SamplingParams, "9f02cb3fe0000000000000cb3fe800000000000005cb3fd00000000000000791a178910309c3c2c301c304"),
+    (EngineCoreOutput, "99a172019105000503a16da163919201cb3ff8000000000000"),
+    (ModelRunnerOutput, "9291a1729106"),
 ]
 
 

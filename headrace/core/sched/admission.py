@@ -13,9 +13,10 @@ from headrace.errors import ContextLengthError, InvalidParameterError, KVCapacit
 
 
 def check_tokens(message: EngineCoreRequest, limits: Limits) -> None:
-    """Raise the `RequestError` for tokens that cannot be computed. Before anything is made of them: hashes and arrays
-    take no ids that are out of range."""
+    """Raise the `RequestError` for tokens that cannot be computed or chosen. Before anything is made of them: hashes
+    and arrays take no ids that are out of range, and a kernel would write beside its row."""
     num_tokens = len(message.prompt_token_ids) + len(message.output_token_ids)
+    message.sampling_params.check_indices(limits)
     if not message.prompt_token_ids:
         raise InvalidParameterError("The prompt is empty.", param="prompt")
     if num_tokens >= limits.max_model_len:

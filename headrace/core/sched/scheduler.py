@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 
 from headrace.config.resolved import CacheConfig, SchedulerConfig
 from headrace.contracts.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput
@@ -34,7 +34,7 @@ from headrace.core.kv_cache.manager import KVCacheManager
 from headrace.core.request import FINISH_REASONS, Request, RequestStatus
 from headrace.core.sched.admission import check_fits
 from headrace.core.sched.preemption import choose_displaced, choose_victim, is_protected
-from headrace.core.sched.update import judge_token
+from headrace.core.sched.update import attach_logprobs, judge_token
 from headrace.core.sched.waiting_queue import RANKS, WaitingQueue
 from headrace.errors import InvariantError
 
@@ -296,6 +296,8 @@ class Scheduler:
         for request in started:
             if not request.status.is_finished:
                 self._start_decoding(request)
+        if result.logprobs is not None:
+            attach_logprobs(chain.from_iterable(outputs.values()), result.logprobs)
         return outputs
 
     def _look_closer(self, request: Request, token_id: int, output: EngineCoreOutput) -> None:

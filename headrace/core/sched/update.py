@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+from headrace.contracts.engine import EngineCoreOutput
+from headrace.contracts.model_runner import TokenLogprobs
 from headrace.core.request import Request, RequestStatus
 
 
@@ -15,3 +19,11 @@ def judge_token(request: Request, token_id: int) -> RequestStatus | None:
     if len(request.all_token_ids) >= request.max_total_tokens:
         return RequestStatus.FINISHED_LENGTH_CAPPED
     return None
+
+
+def attach_logprobs(outputs: Iterable[EngineCoreOutput], logprobs: Mapping[str, TokenLogprobs]) -> None:
+    """Give each of a step's outputs the logprobs of its token, where its request wanted any."""
+    for output in outputs:
+        found = logprobs.get(output.request_id)
+        if found is not None:
+            output.new_logprobs = [found]

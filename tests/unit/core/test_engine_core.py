@@ -226,6 +226,21 @@ def test_what_can_never_run_is_refused(prompt, max_tokens, code, words):
     engine.check_at_rest()
 
 
+@pytest.mark.parametrize(
+    "params",
+    [{"logit_bias": {1000: 1.0}}, {"allowed_token_ids": (-1,)}, {"stop_token_ids": (2**40,), "min_tokens": 1}],
+    ids=lambda params: next(iter(params)),
+)
+def test_ids_beside_the_vocabulary_are_refused_wherever_they_are(params):
+    """The front end has looked already; but a kernel would write beside its row."""
+    engine = Engine()
+    engine.add("bad", prompt_of(3), 4, **params)
+    engine.run()
+    (refusal,) = engine.outputs["bad"]
+    assert (refusal.finish_reason, refusal.error_code) == (FinishReason.ERROR, "invalid_value")
+    engine.check_at_rest()
+
+
 def test_a_request_that_comes_twice_is_one_request():
     engine = Engine()
     prompt = prompt_of(5)

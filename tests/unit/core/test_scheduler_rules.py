@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.contracts.engine import FinishReason
-from headrace.contracts.model_runner import ModelRunnerOutput
+from headrace.contracts.model_runner import ModelRunnerOutput, TokenLogprobs
 from headrace.core.request import RequestStatus
 from headrace.errors import InvalidParameterError, InvariantError, KVCapacityError
 from tests.unit.core.schedulers import EOS, PLAIN, PREEMPTED, QUEUED, SCHEDULED, Steps, started
@@ -560,6 +560,21 @@ def test_a_result_that_names_no_token_for_a_request_is_a_fault():
     step = steps.schedule()
     with pytest.raises(ValueError, match="zip"):
         steps.scheduler.update(step, ModelRunnerOutput(["a"], []))
+
+
+def test_logprobs_go_to_the_requests_that_they_are_of():
+    steps = Steps()
+    for name, client_index in (("a", 0), ("b", 0), ("c", 1)):
+        steps.add(name, 4, 8, client_index=client_index)
+    step = steps.schedule()
+    result = steps.sampled(step)
+    result.logprobs = {"b": TokenLogprobs(-0.5, 1), "c": TokenLogprobs(-1.5, 2), "gone": TokenLogprobs(-2.5, 3)}
+    outputs = steps.scheduler.update(step, result)
+    assert {output.request_id: output.new_logprobs for of_client in outputs.values() for output in of_client} == {
+        "a": None,
+        "b": [TokenLogprobs(-0.5, 1)],
+        "c": [TokenLogprobs(-1.5, 2)],
+    }
 
 
 def test_tokens_of_ended_and_waiting_requests_are_dropped():
