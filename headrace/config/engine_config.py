@@ -27,7 +27,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="auto: read the weights; dummy: random weights of the right shape.")
     ] = "auto"
-    backend: Annotated[Literal["auto", "numpy"], Meta(description="What computes the model.")] = "auto"
+    backend: Annotated[
+        Literal["auto", "native", "numpy"],
+        Meta(description="What computes the model. auto: the native kernels where they are installed, else numpy."),
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float32"],
+        Meta(description="What matrices and KV cache are kept in. auto: float32 if the weights are, else bfloat16."),
+    ] = "auto"
     num_threads: Annotated[
         Positive | None, Meta(description="Threads of the backend. Default: the cores that this process may use.")
     ] = None

@@ -82,6 +82,9 @@ class _Reader:
             eos_token_ids=self.eos_token_ids(),
             bos_token_id=self.token_id("bos"),
             num_parameters=sum(math.prod(tensor.shape) for tensor in self.file.tensors.values()),
+            has_float32_weights=all(
+                tensor.type.name == "F32" for tensor in self.file.tensors.values() if len(tensor.shape) > 1
+            ),
         )
 
     def refuse_unknown_keys(self) -> None:

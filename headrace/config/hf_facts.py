@@ -75,6 +75,7 @@ class _Reader:
             eos_token_ids=self.files.eos_token_ids,
             bos_token_id=self.bos_token_id(),
             num_parameters=_count_parameters(folder),
+            has_float32_weights=self.has_float32_weights(folder),
         )
 
     def rope_base(self) -> float:
@@ -94,6 +95,14 @@ class _Reader:
                 ):
                     raise self.unsupported(f"{setting}.{key}", value)
         return self.number("rope_theta", base)
+
+    def has_float32_weights(self, folder: Path) -> bool:
+        """As stored; where there are no weights, as config.json says."""
+        if not has_safetensors(folder):
+            dtype = self.config.get("dtype", self.config.get("torch_dtype"))
+            return dtype in ("float32", None)  # a missing one means float32
+        tensors = read_safetensors(folder).tensors.values()
+        return all(tensor.dtype == "F32" for tensor in tensors if len(tensor.shape) > 1)
 
     def bos_token_id(self) -> int | None:
         value = self.config.get("bos_token_id")

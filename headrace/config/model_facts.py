@@ -32,3 +32,4 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...]  # every id that ends a generation: eos, end of turn, end of message
     bos_token_id: int | None = None
     num_parameters: int = 0  # counted from the tensor list, for the memory plan
+    has_float32_weights: bool = False  # all matrices are stored as float32

@@ -5,6 +5,7 @@ Every rule that involves more than one setting is here, and only here.
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 from pathlib import Path
 
@@ -24,10 +25,11 @@ from headrace.config.resolved import (
 from headrace.errors import ConfigError
 
 SCHEDULER = "headrace.core.sched.scheduler:Scheduler"
+NATIVE_KERNELS = "headrace.backends.native._native"  # built where there is a C++ compiler
 UNIPROC_EXECUTOR = "headrace.core.executor.uniproc:UniProcExecutor"
 
 # Small on purpose: on a CPU a step's duration grows with its tokens, and every stream waits for the step.
-DEFAULT_BATCHED_TOKENS = {"numpy": 64}
+DEFAULT_BATCHED_TOKENS = {"native": 512, "numpy": 64}
 
 
 def resolve(config: EngineConfig) -> HeadraceConfig:
@@ -37,7 +39,7 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
     """
     path = locate_model(config.model)
     facts = read_model_facts(path)
-    backend = "numpy" if config.backend == "auto" else config.backend
+    backend = _backend(config)
     max_model_len = _max_model_len(config, facts)
     return HeadraceConfig(
         model=ModelConfig(
@@ -47,6 +49,7 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
             load_format=config.load_format,
             seed=config.seed,
             max_model_len=max_model_len,
+            dtype=_dtype(config, facts, backend),
         ),
         cache=CacheConfig(
             block_size=config.block_size,
@@ -68,6 +71,22 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
         server=_server(config),
         limits=Limits(vocab_size=facts.vocab_size, max_model_len=max_model_len),
     )
+
+
+def _backend(config: EngineConfig) -> str:
+    if config.backend != "auto":
+        return config.backend
+    return "native" if importlib.util.find_spec(NATIVE_KERNELS) else "numpy"
+
+
+def _dtype(config: EngineConfig, facts: ModelFacts, backend: str) -> str:
+    if backend == "numpy":
+        if config.dtype == "bfloat16":
+            raise ConfigError("the numpy backend computes in float32 alone", flag="--dtype")
+        return "float32"
+    if config.dtype == "auto":
+        return "float32" if facts.has_float32_weights else "bfloat16"
+    return config.dtype
 
 
 def _max_model_len(config: EngineConfig, facts: ModelFacts) -> int:

@@ -15,6 +15,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     load_format: str
     seed: int
     max_model_len: int
+    dtype: str = "float32"  # of matrices and KV cache: "float32" or "bfloat16"
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ and values), bit for bit, whatever the other rows are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -179,6 +179,10 @@ class Memory(Protocol):
         """
         ...
 
+    def pack_gated(self, gate: StoredTensor, up: StoredTensor) -> Weight:
+        """The matrix of `gated_mlp`, of two tensors of the same shape. Otherwise as `pack_matrix`."""
+        ...
+
     def pack_vector(self, part: StoredTensor) -> Weight: ...
 
     def rope_table(self, base: float, dim: int, num_positions: int) -> Weight:
@@ -214,8 +218,17 @@ class StepShape:
     attention: AttentionSpec  # of the widest layer
 
 
+class Graph(Protocol):
+    """A forward that was captured: recorded once and replayed, or, where ops compute at once, simply called."""
+
+    def replay(self, inputs: StepInputs) -> Activation:
+        """Logits of the step's sample rows `[num_samples, vocab]`, valid until the next call."""
+        ...
+
+
 class Backend(Protocol):
-    """A device with its faces. Made by the class that the backend's import string names, with `num_threads`."""
+    """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and `dtype`,
+    the word of `ModelConfig.dtype` for what matrices and KV cache are kept in."""
 
     @property
     def ops(self) -> Ops: ...
@@ -225,7 +238,13 @@ class Backend(Protocol):
     def sampler(self) -> Sampler: ...
 
     def begin_step(self, inputs: StepInputs) -> Step:
-        """Take in one step's batch. The result is valid until the next call."""
+        """Take in one step's batch, for ops that are called one by one. The result is valid until the next call."""
+        ...
+
+    def capture(
+        self, forward: Callable[[Ops, Step], Activation], layers: Sequence[AttentionSpec], shape: StepShape
+    ) -> Graph:
+        """A program's forward, ready for any step up to `shape`. Weights are packed and KV caches allocated by now."""
         ...
 
     def running(self) -> AbstractContextManager[None]:

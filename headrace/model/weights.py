@@ -25,6 +25,7 @@ class MatrixSpec:
 
     name: str
     parts: tuple[Part, ...]
+    is_gated: bool = False  # two parts, gate and up, for `gated_mlp`
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -9,12 +9,13 @@ from headrace.errors import ConfigError
 from headrace.model.ops import Backend
 
 BACKENDS = {
+    "native": "headrace.backends.native.backend:NativeBackend",
     "numpy": "headrace.backends.numpy.backend:NumpyBackend",
 }
 
 
-def make_backend(word: str, num_threads: int) -> Backend:
+def make_backend(word: str, num_threads: int, dtype: str = "float32") -> Backend:
     """Raises `ConfigError` for a word that is not in the table."""
     if word not in BACKENDS:
         raise ConfigError(f"{word!r} is not one of {', '.join(BACKENDS)}", flag="--backend")
-    return cast(Backend, load_by_name(BACKENDS[word])(num_threads))
+    return cast(Backend, load_by_name(BACKENDS[word])(num_threads, dtype))

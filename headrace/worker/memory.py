@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.config.cpu import available_memory
 from headrace.config.resolved import HeadraceConfig
 from headrace.errors import ConfigError
-from headrace.model.ops import Backend, Memory, StepShape
+from headrace.model.ops import AttentionSpec, Backend, Memory, StepShape
 from headrace.model.registry import find_architecture
 from headrace.model.weights import MatrixSpec, RopeSpec, VectorSpec, WeightSpec
 from headrace.worker.backends import make_backend
@@ -50,7 +51,7 @@ class MemoryPlan:
 
 def plan_memory(config: HeadraceConfig) -> MemoryPlan:
     """The plan as it would come out if the model were loaded now. Raises `ConfigError` if it does not fit."""
-    backend = make_backend(config.worker.backend, num_threads=1)
+    backend = make_backend(config.worker.backend, num_threads=1, dtype=config.model.dtype)
     try:
         return make_plan(config, backend, weights_loaded=False)
     finally:
@@ -66,18 +67,7 @@ def make_plan(config: HeadraceConfig, backend: Backend, *, weights_loaded: bool)
     weight_bytes = sum(
         _weight_bytes(memory, spec, config.model.max_model_len) for spec in architecture.weight_specs(facts)
     )
-    step_bytes = memory.step_bytes(
-        StepShape(
-            max_num_tokens=config.scheduler.max_num_batched_tokens,
-            max_num_requests=config.scheduler.max_num_seqs,
-            max_model_len=config.model.max_model_len,
-            num_threads=config.worker.num_threads,
-            hidden_size=facts.hidden_size,
-            intermediate_size=facts.intermediate_size,
-            vocab_size=facts.vocab_size,
-            attention=max(layers, key=lambda layer: layer.num_heads * layer.head_dim),
-        )
-    )
+    step_bytes = memory.step_bytes(largest_step(config, layers))
     block_bytes = memory.kv_block_bytes(layers, config.cache.block_size)
     left = max(0, available_memory() - step_bytes - (0 if weights_loaded else weight_bytes))
     return MemoryPlan(
@@ -87,6 +77,20 @@ def make_plan(config: HeadraceConfig, backend: Backend, *, weights_loaded: bool)
         num_kv_blocks=_num_kv_blocks(config, block_bytes, left),
         block_size=config.cache.block_size,
         max_model_len=config.model.max_model_len,
+    )
+
+
+def largest_step(config: HeadraceConfig, layers: Sequence[AttentionSpec]) -> StepShape:
+    facts = config.model.facts
+    return StepShape(
+        max_num_tokens=config.scheduler.max_num_batched_tokens,
+        max_num_requests=config.scheduler.max_num_seqs,
+        max_model_len=config.model.max_model_len,
+        num_threads=config.worker.num_threads,
+        hidden_size=facts.hidden_size,
+        intermediate_size=facts.intermediate_size,
+        vocab_size=facts.vocab_size,
+        attention=max(layers, key=lambda layer: layer.num_heads * layer.head_dim),
     )
 
 

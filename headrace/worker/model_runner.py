@@ -5,16 +5,15 @@ from __future__ import annotations
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.model_runner import ModelRunnerOutput
 from headrace.contracts.scheduler import SchedulerOutput
-from headrace.model.ops import Activation, Backend
-from headrace.model.weights import Program
+from headrace.model.ops import Activation, Backend, Graph
 from headrace.worker.input_batch import InputBatch
 from headrace.worker.inputs import ScheduledRows, gather_sampling, gather_step
 
 
 class ModelRunner:
-    def __init__(self, config: HeadraceConfig, backend: Backend, program: Program) -> None:
+    def __init__(self, config: HeadraceConfig, backend: Backend, graph: Graph) -> None:
         self._backend = backend
-        self._program = program
+        self._graph = graph
         self._batch = InputBatch(
             config.scheduler.max_num_seqs,
             config.model.max_model_len,
@@ -30,7 +29,7 @@ class ModelRunner:
             return
         step_rows, inputs = gather_step(self._batch, scheduled.num_scheduled_tokens)
         with self._backend.running():
-            logits = self._program.forward(self._backend.ops, self._backend.begin_step(inputs))
+            logits = self._graph.replay(inputs)
         self._batch.num_computed_tokens[step_rows.rows] = inputs.context_lens
         self._pending = step_rows, logits
 

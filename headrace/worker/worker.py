@@ -10,6 +10,7 @@ from headrace.model.loader.checkpoint import open_checkpoint
 from headrace.model.loader.loader import load_program
 from headrace.model.weights import Program
 from headrace.worker.backends import make_backend
+from headrace.worker.graphs import capture_forward
 from headrace.worker.memory import MemoryPlan, make_plan
 from headrace.worker.model_runner import ModelRunner
 
@@ -17,7 +18,7 @@ from headrace.worker.model_runner import ModelRunner
 class Worker:
     def __init__(self, config: HeadraceConfig) -> None:
         self._config = config
-        self._backend = make_backend(config.worker.backend, config.worker.num_threads)
+        self._backend = make_backend(config.worker.backend, config.worker.num_threads, config.model.dtype)
         self._program: Program | None = None
         self._plan: MemoryPlan | None = None
         self._runner: ModelRunner | None = None
@@ -49,7 +50,9 @@ class Worker:
             raise EngineError("The model has to be loaded before its KV cache is allocated.")
         layers = self._program.attention_layers
         self._backend.memory.allocate_kv_cache(layers, num_kv_blocks, self._config.cache.block_size)
-        self._runner = ModelRunner(self._config, self._backend, self._program)
+        self._runner = ModelRunner(
+            self._config, self._backend, capture_forward(self._config, self._backend, self._program)
+        )
 
     def execute_model(self, scheduled: SchedulerOutput) -> None:
         """Bring the rows up to date and compute the step; its tokens come from `sample_tokens`."""

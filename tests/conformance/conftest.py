@@ -11,9 +11,14 @@ from headrace.worker.backends import BACKENDS, make_backend
 
 
 @pytest.fixture(params=sorted(BACKENDS))
-def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+def backend_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def backend(backend_name: str) -> Iterator[Backend]:
     """A backend with two threads, whose process-wide settings hold for the test."""
-    backend = make_backend(request.param, num_threads=2)
+    backend = make_backend(backend_name, num_threads=2)
     with backend.running():
         yield backend
     backend.close()

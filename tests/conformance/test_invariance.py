@@ -39,7 +39,7 @@ def test_linear(backend: Backend, shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("inner", "width"), [(1536, 576), (131, 97), (48, 33), (5, 3)])
 def test_gated_mlp(backend: Backend, inner: int, width: int) -> None:
-    packed = backend.memory.pack_matrix([stored(normal(1, inner, width)), stored(normal(2, inner, width))])
+    packed = backend.memory.pack_gated(stored(normal(1, inner, width)), stored(normal(2, inner, width)))
     assert_rows_are_alone(lambda rows: backend.ops.gated_mlp(rows, packed, "silu"), normal(3, NUM_ROWS, width))
 
 
@@ -50,15 +50,15 @@ def test_rms_norm(backend: Backend, width: int, run: int) -> None:
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_threads_change_no_bit(backend: Backend, num_threads: int) -> None:
-    other = make_backend("numpy", num_threads)
+def test_threads_change_no_bit(backend: Backend, backend_name: str, num_threads: int) -> None:
+    other = make_backend(backend_name, num_threads)
     weight, x = stored(normal(1, 3072, 576)), normal(2, 5, 576)
     spec = AttentionSpec(0, 9, 3, 64, 0.125)
     sequences = [make_sequence(10 * i, length, spec) for i, length in enumerate((300, 40))]
 
     def results(of: Backend) -> list[bytes]:
         packed = of.memory.pack_matrix([weight])
-        products = [of.ops.linear(x, packed), of.ops.gated_mlp(x, packed, "silu")]
+        products = [of.ops.linear(x, packed), of.ops.gated_mlp(x, of.memory.pack_gated(weight, weight), "silu")]
         attended = attend_in_chunks(of, spec, sequences, (64, 16))
         return [np.asarray(array).tobytes() for array in products + attended]
 

@@ -46,7 +46,7 @@ def test_a_matrix_of_several_parts_has_their_rows_in_order(backend: Backend) -> 
 @pytest.mark.parametrize(("inner", "width"), [(48, 32), (50, 33), (1536, 576), (3, 2)])
 def test_gated_mlp(backend: Backend, rows: int, inner: int, width: int) -> None:
     x, gate, up = normal(1, rows, width), normal(2, inner, width), normal(3, inner, width)
-    packed = backend.memory.pack_matrix([stored(gate), stored(up)])
+    packed = backend.memory.pack_gated(stored(gate), stored(up))
     double = torch.from_numpy(x).double()
     expected = functional.silu(double @ torch.from_numpy(gate).double().T) * (double @ torch.from_numpy(up).double().T)
     close(backend.ops.gated_mlp(x, packed, "silu"), expected)
@@ -54,7 +54,7 @@ def test_gated_mlp(backend: Backend, rows: int, inner: int, width: int) -> None:
 
 def test_silu_of_very_negative_gates_is_zero(backend: Backend) -> None:
     one = np.ones((1, 1), np.float32)
-    packed = backend.memory.pack_matrix([stored(-1000 * one), stored(one)])
+    packed = backend.memory.pack_gated(stored(-1000 * one), stored(one))
     assert np.asarray(backend.ops.gated_mlp(one, packed, "silu")).tolist() == [[0.0]]
 
 

@@ -102,7 +102,7 @@ class Llama:
                 MatrixSpec(at + "qkv", (q, k, v)),
                 MatrixSpec(at + "out", (Part(at + "out", (hidden, q_width)),)),
                 VectorSpec(at + "norm2", hidden),
-                MatrixSpec(at + "gate_up", (gate, up)),
+                MatrixSpec(at + "gate_up", (gate, up), is_gated=True),
                 MatrixSpec(at + "down", (Part(at + "down", (hidden, inner)),)),
             ]
         return specs

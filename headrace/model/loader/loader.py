@@ -31,7 +31,8 @@ def load_program(
     def pack(spec: WeightSpec) -> Weight:
         match spec:
             case MatrixSpec():
-                return memory.pack_matrix([reader.read(part) for part in spec.parts])
+                parts = [reader.read(part) for part in spec.parts]
+                return memory.pack_gated(*parts) if spec.is_gated else memory.pack_matrix(parts)
             case VectorSpec():
                 return memory.pack_vector(reader.read(Part(spec.name, (spec.size,))))
             case RopeSpec():

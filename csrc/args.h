@@ -1,0 +1,176 @@
+// The arguments of the ops on a tape: plain data, the same for every instruction set. Strides are in elements.
+#pragma once
+
+#include <cstdint>
+
+#include "step.h"
+
+namespace headrace {
+
+constexpr int64_t kPanel = 16;  // columns of a packed panel
+constexpr int64_t kMaxHeadDim = 256;
+
+HEADRACE_SHARED int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+enum class Type : int32_t { float32, bfloat16 };
+
+// A matrix [out, in] in panels of 16 outputs: [num_panels][words][16], where a word is one float32 of an input, or two
+// bfloat16 of inputs k (low half) and k + 1. Outputs after the last and an odd last input are filled with zeros.
+struct Matrix {
+    const uint32_t* panels;
+    const float* bias;  // [out rounded up to panels], or null
+    int64_t out, in;
+    Type type;
+
+    HEADRACE_SHARED int64_t num_panels() const { return (out + kPanel - 1) / kPanel; }
+    HEADRACE_SHARED int64_t panel_words() const { return (type == Type::float32 ? in : (in + 1) / 2) * kPanel; }
+};
+
+// Rows that are multiplied by a matrix: bfloat16 where there are instructions for their products, else float32.
+struct Operands {
+    const void* data;
+    int64_t stride;
+    Type type;
+};
+
+enum class Activation : int32_t { silu, gelu_tanh };
+
+struct EmbedArgs {
+    Matrix table;
+    float* out;
+    int64_t out_stride;
+};
+
+// out = x / rms(x) * weight over each run of `width` elements; with `residual`, that is added.
+struct NormArgs {
+    Rows rows;
+    const float* x;
+    int64_t x_stride;
+    const float* weight;
+    int64_t width, runs;  // a row has `runs` runs
+    float eps;
+    const float* residual;  // or null
+    int64_t residual_stride;
+    void* out;
+    int64_t out_stride;
+    Type out_type;
+};
+
+// out = x @ w.T (+ bias) (+ residual)
+struct LinearArgs {
+    Rows rows;
+    Operands x;
+    Matrix w;
+    const float* residual;  // or null
+    int64_t residual_stride;
+    float* out;
+    int64_t out_stride;
+};
+
+// out = activation(x @ gate.T) * (x @ up.T): panel 2 i of `w` has outputs of gate, panel 2 i + 1 the same of up.
+struct GatedArgs {
+    Rows rows;
+    Operands x;
+    Matrix w;
+    Activation activation;
+    void* out;
+    int64_t out_stride;
+    Type out_type;
+};
+
+// cos and sin [num_positions, dim / 2], or null: not rotated.
+struct Rotation {
+    const float* cos;
+    const float* sin;
+    int64_t dim;
+};
+
+struct RopeArgs {
+    Rows rows;
+    const float* x;
+    int64_t x_stride;
+    Rotation rotation;
+    int64_t num_heads;
+    float* out;
+    int64_t out_stride;
+};
+
+// One layer's keys and values: [groups of 16 slots][num_kv_heads][a group's keys, then its values].
+//   keys   [words of head_dim][16 slots]: a panel whose outputs are slots
+//   values [panels of 16 elements][16 slots or 8 pairs of them][16]: panels whose inputs are slots
+struct KVCache {
+    void* data;
+    Type type;
+    int64_t num_kv_heads, head_dim;
+    int64_t block_size;
+
+    HEADRACE_SHARED int64_t key_words() const { return (type == Type::float32 ? head_dim : (head_dim + 1) / 2) * kGroup; }
+    HEADRACE_SHARED int64_t value_width() const { return round_up(head_dim, kPanel); }
+    HEADRACE_SHARED int64_t value_words() const { return (type == Type::float32 ? kGroup : kGroup / 2) * value_width(); }
+    HEADRACE_SHARED int64_t group_words() const { return key_words() + value_words(); }
+    HEADRACE_SHARED uint32_t* group(int64_t group, int64_t kv_head) const {
+        return static_cast<uint32_t*>(data) + (group * num_kv_heads + kv_head) * group_words();
+    }
+};
+
+struct KVWriteArgs {
+    const float* k;
+    int64_t k_stride;
+    const float* v;
+    int64_t v_stride;
+    Rotation rotation;  // of k
+    KVCache cache;
+};
+
+struct AttentionArgs {
+    const float* q;
+    int64_t q_stride;
+    Rotation rotation;  // of q
+    KVCache cache;
+    int64_t num_heads;
+    float scale;
+    float softcap;   // 0: none
+    int64_t window;  // positions that a row sees, its own among them; 0: all
+    void* out;
+    int64_t out_stride;
+    Type out_type;
+    float* partials;     // [places, num_heads, round_up(head_dim, 16) + 16]: sums, then maximum and total weight
+    int32_t* remaining;  // [tokens, num_kv_heads], splits that are not yet computed; all zero between steps
+
+    HEADRACE_SHARED int64_t partial_width() const { return cache.value_width() + kPanel; }
+};
+
+// What a thread needs for attention, beside its stack.
+struct RowTotal {  // of a query row over the splits so far
+    float peak;    // the largest score
+    float weight;  // the sum of weights relative to it
+};
+struct AttentionScratch {
+    void* queries;   // [rows, value_width], operands
+    float* totals;   // [rows, value_width], weighted values
+    RowTotal* rows;  // [rows]
+    uint32_t* copy;  // [groups of a split], where blocks are no whole groups
+};
+
+// Rows of the samples. Strides are in bytes.
+struct TakeRowsArgs {
+    const void* x;
+    int64_t x_stride;
+    void* out;
+    int64_t out_stride;
+    int64_t row_bytes;
+};
+
+// out = softcap * tanh(x / softcap), or with softcap 0: factor * x
+struct ScaleArgs {
+    Rows rows;
+    const float* x;
+    int64_t x_stride;
+    float factor, softcap;
+    int64_t width;
+    void* out;
+    int64_t out_stride;
+    Type out_type;
+};
+
+}  // namespace headrace

@@ -1,0 +1,28 @@
+// How the rows and panels of a product are cut into tiles. No result depends on it; speed does.
+#pragma once
+
+#include "args.h"
+
+namespace headrace {
+
+struct Grid {
+    int64_t rows, panels;              // of a tile, at most
+    int64_t row_tiles, panel_tiles;
+
+    HEADRACE_SHARED int64_t num_tiles() const { return row_tiles * panel_tiles; }
+};
+
+// `step` is the number of panels that must stay together; `max_rows` are multiplied at a time.
+HEADRACE_SHARED Grid make_grid(int64_t num_rows, int64_t num_panels, int64_t step, int64_t max_rows, int64_t num_threads) {
+    if (num_rows == 0) return {0, 0, 0, 0};
+    // As many rows as keep a core's share of them in its L2 cache while panels pass by.
+    const int64_t row_tiles = (num_rows + 8 * max_rows - 1) / (8 * max_rows);
+    const int64_t blocks = (num_rows + max_rows - 1) / max_rows;
+    const int64_t rows = (blocks + row_tiles - 1) / row_tiles * max_rows;
+    // Four panels have enough sums in flight at one row. Fewer, where the last tiles would leave threads idle.
+    int64_t panels = 4;
+    while (panels > step && (num_panels / panels) * row_tiles < 8 * num_threads) panels /= 2;
+    return {rows, panels, (num_rows + rows - 1) / rows, (num_panels + panels - 1) / panels};
+}
+
+}  // namespace headrace

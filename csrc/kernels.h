@@ -1,0 +1,33 @@
+// The face of an instruction set: its kernels, each of which computes one tile of an op.
+#pragma once
+
+#include "args.h"
+#include "grid.h"
+#include "sampling.h"
+
+namespace headrace {
+
+struct Kernels {
+    const char* name;
+    int64_t max_rows;    // that a product takes at a time
+    bool rounds_rows;    // to bfloat16, before they meet bfloat16 weights
+
+    void (*linear)(const LinearArgs&, const Step&, const Grid&, int64_t tile);
+    void (*gated)(const GatedArgs&, const Step&, const Grid&, int64_t tile);
+    void (*attention)(const AttentionArgs&, const Step&, int64_t tile, const AttentionScratch&);
+    // Rows first to last:
+    void (*embed)(const EmbedArgs&, const Step&, int64_t first, int64_t last);
+    void (*norm)(const NormArgs&, const Step&, int64_t first, int64_t last);
+    void (*rope)(const RopeArgs&, const Step&, int64_t first, int64_t last);
+    void (*kv_write)(const KVWriteArgs&, const Step&, int64_t first, int64_t last);
+    void (*scale)(const ScaleArgs&, const Step&, int64_t first, int64_t last);
+    void (*sample)(const SampleRow&, const SampleScratch&);
+};
+
+// Of these a build has those that its compiler knows (CMakeLists.txt, cpu.cpp).
+const Kernels* scalar_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+const Kernels* avx512bf16_kernels();
+
+}  // namespace headrace

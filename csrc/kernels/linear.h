@@ -1,0 +1,99 @@
+// x @ w.T and what follows at once: bias, residual, gated activation. A tile is some rows by some panels.
+#pragma once
+
+#include "../grid.h"
+
+namespace headrace::HEADRACE_NAMESPACE {
+
+struct TileRange {
+    int64_t first_row, last_row, first_panel, last_panel;
+};
+
+inline TileRange tile_range(const Grid& grid, int64_t tile, int64_t num_rows, int64_t num_panels) {
+    const int64_t row = tile / grid.panel_tiles * grid.rows, panel = tile % grid.panel_tiles * grid.panels;
+    const int64_t end_row = row + grid.rows, end_panel = panel + grid.panels;
+    return {row, end_row < num_rows ? end_row : num_rows, panel, end_panel < num_panels ? end_panel : num_panels};
+}
+
+// Calls finish(first row, number of rows, products [rows][panels of the tile * 16]) for each few rows of a tile. Rows
+// are divided evenly: 7 are 4 and 3, not 6 and 1.
+template <class Weights, class Finish>
+inline void multiply_tile(const Operands& x, const Matrix& w, const TileRange& range, Finish finish) {
+    using Operand = typename Weights::Operand;
+    constexpr int64_t kStride = 4 * kPanel;
+    alignas(64) float products[kMaxRows * kStride];
+    const PanelSource source{&w.panels, w.in, w.in, w.panel_words()};
+    const int64_t rows = range.last_row - range.first_row, blocks = (rows + kMaxRows - 1) / kMaxRows;
+    int64_t row = range.first_row;
+    for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t count = (range.last_row - row + blocks - block - 1) / (blocks - block);
+        const Operand* first = static_cast<const Operand*>(x.data) + row * x.stride;
+        multiply<Weights>(count, first, x.stride, source, range.first_panel, range.last_panel - range.first_panel,
+                          products, kStride);
+        finish(row, count, products, kStride);
+        row += count;
+    }
+}
+
+template <class Weights>
+inline void linear_tile(const LinearArgs& args, const TileRange& range) {
+    const int64_t first = range.first_panel * kPanel, width = (range.last_panel - range.first_panel) * kPanel;
+    multiply_tile<Weights>(args.x, args.w, range, [&](int64_t row, int64_t rows, const float* products, int64_t stride) {
+        for (int64_t r = 0; r < rows; ++r) {
+            const float* product = products + r * stride;
+            float* out = args.out + (row + r) * args.out_stride + first;
+            for (int64_t i = 0; i < width; i += kLanes) {
+                Float sum = load(product + i);
+                if (args.w.bias) sum = sum + load(args.w.bias + first + i);
+                if (args.residual) sum = sum + load(args.residual + (row + r) * args.residual_stride + first + i);
+                store(out + i, sum);
+            }
+        }
+    });
+}
+
+inline Float activate(Activation activation, Float x) {
+    return activation == Activation::silu ? silu(x) : gelu_tanh(x);
+}
+
+template <class Weights>
+inline void gated_tile(const GatedArgs& args, const TileRange& range) {
+    const int64_t first = range.first_panel * kPanel, width = (range.last_panel - range.first_panel) * kPanel;
+    multiply_tile<Weights>(args.x, args.w, range, [&](int64_t row, int64_t rows, const float* products, int64_t stride) {
+        for (int64_t r = 0; r < rows; ++r) {
+            const float* product = products + r * stride;
+            for (int64_t panel = 0; panel < width; panel += 2 * kPanel) {
+                for (int64_t i = panel; i < panel + kPanel; i += kLanes) {
+                    Float gate = load(product + i), up = load(product + kPanel + i);
+                    if (args.w.bias) {
+                        gate = gate + load(args.w.bias + first + i);
+                        up = up + load(args.w.bias + first + kPanel + i);
+                    }
+                    const int64_t column = (first + panel) / 2 + i - panel;
+                    store_as(args.out_type, args.out, (row + r) * args.out_stride + column,
+                             activate(args.activation, gate) * up);
+                }
+            }
+        }
+    });
+}
+
+inline void linear(const LinearArgs& args, const Step& step, const Grid& grid, int64_t tile) {
+    const TileRange range = tile_range(grid, tile, num_rows(step, args.rows), args.w.num_panels());
+    if (args.w.type == Type::bfloat16) {
+        linear_tile<BFloat16Weights>(args, range);
+    } else {
+        linear_tile<Float32Weights>(args, range);
+    }
+}
+
+inline void gated(const GatedArgs& args, const Step& step, const Grid& grid, int64_t tile) {
+    const TileRange range = tile_range(grid, tile, num_rows(step, args.rows), args.w.num_panels());
+    if (args.w.type == Type::bfloat16) {
+        gated_tile<BFloat16Weights>(args, range);
+    } else {
+        gated_tile<Float32Weights>(args, range);
+    }
+}
+
+}  // namespace headrace::HEADRACE_NAMESPACE

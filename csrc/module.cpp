@@ -1,0 +1,210 @@
+// What Python sees: memory, matrices, a pool of threads, tapes. Addresses are plain integers, and whoever passes one keeps
+// what it points to alive (headrace/backends/native does).
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "cpu.h"
+#include "memory.h"
+#include "pack.h"
+#include "tape.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace headrace;
+
+namespace {
+
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+T* at(uintptr_t address) {
+    return reinterpret_cast<T*>(address);
+}
+
+const Kernels& kernels_named(const std::string& name) {
+    for (const Kernels* kernels : usable_kernels())
+        if (name == kernels->name) return *kernels;
+    throw std::invalid_argument("this build or this processor has no kernels named " + name);
+}
+
+struct PythonPool {
+    PythonPool(int num_threads, uintptr_t progress) : pool(num_threads, at<std::atomic<uint64_t>>(progress)) {}
+    Pool pool;
+};
+
+Step make_step(const Ints& token_ids, const Ints& positions, const Ints& slots, const Ints& query_starts,
+               const Ints& context_lens, const Table& block_tables, const Ints& sample_rows) {
+    Step step;
+    step.num_tokens = static_cast<int64_t>(token_ids.shape(0));
+    step.num_requests = static_cast<int64_t>(context_lens.shape(0));
+    step.num_samples = static_cast<int64_t>(sample_rows.shape(0));
+    step.token_ids = token_ids.data();
+    step.positions = positions.data();
+    step.slots = slots.data();
+    step.query_starts = query_starts.data();
+    step.context_lens = context_lens.data();
+    step.block_tables = block_tables.data();
+    step.block_table_width = static_cast<int64_t>(block_tables.shape(1));
+    step.sample_rows = sample_rows.data();
+    return step;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() = "Kernels of the native CPU backend.";
+    m.attr("PANEL") = kPanel;
+    m.attr("GROUP") = kGroup;
+    m.attr("SPLIT") = kSplit;
+    m.attr("MAX_HEAD_DIM") = kMaxHeadDim;
+
+    m.def("instruction_sets", [] {
+        std::vector<std::string> names;
+        for (const Kernels* kernels : usable_kernels()) names.emplace_back(kernels->name);
+        return names;
+    }, "Names of the kernels that this processor can run, the quickest first.");
+    m.def("rounds_rows", [](const std::string& name) { return kernels_named(name).rounds_rows; }, "name"_a,
+          "Whether these kernels round rows to bfloat16 before they meet bfloat16 weights.");
+
+    m.def("max_partials", &AttentionPlan::max_partials, "max_model_len"_a, "num_threads"_a,
+          "Places for partial results of attention that a step may need.");
+
+    nb::enum_<Type>(m, "Type").value("float32", Type::float32).value("bfloat16", Type::bfloat16);
+    nb::enum_<Stored>(m, "Stored")
+        .value("float32", Stored::float32)
+        .value("bfloat16", Stored::bfloat16)
+        .value("float16", Stored::float16);
+    nb::enum_<Rows>(m, "Rows").value("tokens", Rows::tokens).value("samples", Rows::samples).value("chunk", Rows::chunk);
+    nb::enum_<Activation>(m, "Activation")
+        .value("silu", Activation::silu)
+        .value("gelu_tanh", Activation::gelu_tanh);
+
+    nb::class_<Buffer>(m, "Buffer")
+        .def(nb::init<size_t>(), "size"_a)
+        .def_prop_ro("address", [](const Buffer& self) { return reinterpret_cast<uintptr_t>(self.data()); })
+        .def_prop_ro("size", &Buffer::size)
+        .def("array", [](nb::handle self) {
+            const Buffer& buffer = nb::cast<const Buffer&>(self);
+            const size_t shape[1] = {buffer.size()};
+            return nb::ndarray<nb::numpy, uint8_t>(buffer.data(), 1, shape, self);
+        }, "Its bytes as an array, which keeps it alive.");
+
+    nb::class_<Matrix>(m, "Matrix")
+        .def("__init__", [](Matrix* self, uintptr_t panels, uintptr_t bias, int64_t out, int64_t in, Type type) {
+            new (self) Matrix{at<const uint32_t>(panels), at<const float>(bias), out, in, type};
+        }, "panels"_a, "bias"_a, "out"_a, "in_"_a, "type"_a)
+        .def_ro("out", &Matrix::out)
+        .def_ro("in_", &Matrix::in)
+        .def_ro("type", &Matrix::type)
+        .def_prop_ro("num_words", [](const Matrix& self) { return self.num_panels() * self.panel_words(); })
+        .def("pack", [](const Matrix& self, nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig> rows, Stored stored,
+                        int64_t num_rows, int64_t first, int64_t panel_step, int64_t panel_offset) {
+            const int64_t row_bytes = self.in * (stored == Stored::float32 ? 4 : 2);
+            const int64_t last_panel = (first + num_rows - 1) / kPanel * panel_step + panel_offset;
+            if (static_cast<int64_t>(rows.size()) != num_rows * row_bytes || last_panel >= self.num_panels())
+                throw std::invalid_argument("rows do not fit the matrix");
+            nb::gil_scoped_release release;
+            pack_rows(self, const_cast<uint32_t*>(self.panels), rows.data(), stored, num_rows, first, panel_step,
+                      panel_offset);
+        }, "rows"_a, "stored"_a, "num_rows"_a, "first"_a, "panel_step"_a = 1, "panel_offset"_a = 0);
+
+    nb::class_<KVCache>(m, "KVCache")
+        .def("__init__", [](KVCache* self, uintptr_t data, Type type, int64_t num_kv_heads, int64_t head_dim,
+                            int64_t block_size) {
+            new (self) KVCache{at<void>(data), type, num_kv_heads, head_dim, block_size};
+        }, "data"_a, "type"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a)
+        .def_prop_ro("group_bytes", [](const KVCache& self) { return self.num_kv_heads * self.group_words() * 4; },
+                     "Bytes of the keys and values of 16 slots.");
+
+    nb::class_<Rotation>(m, "Rotation")
+        .def("__init__", [](Rotation* self, uintptr_t cos, uintptr_t sin, int64_t dim) {
+            new (self) Rotation{at<const float>(cos), at<const float>(sin), dim};
+        }, "cos"_a = 0, "sin"_a = 0, "dim"_a = 0);
+
+    nb::class_<PythonPool>(m, "Pool")
+        .def(nb::init<int, uintptr_t>(), "num_threads"_a, "progress"_a)
+        .def_prop_ro("num_threads", [](const PythonPool& self) { return self.pool.num_threads(); })
+        .def("stop", [](PythonPool& self) {
+            nb::gil_scoped_release release;
+            self.pool.stop();
+        }, "End its threads.");
+
+    nb::class_<Tape>(m, "Tape")
+        .def("__init__", [](Tape* self, PythonPool& pool, const std::string& kernels) {
+            new (self) Tape(pool.pool, kernels_named(kernels));
+        }, "pool"_a, "kernels"_a, nb::keep_alive<1, 2>())
+        .def_prop_ro("num_ops", &Tape::num_phases)
+        .def("embed", [](Tape& self, const Matrix& table, uintptr_t out, int64_t out_stride) {
+            self.append(EmbedArgs{table, at<float>(out), out_stride});
+        }, nb::kw_only(), "table"_a, "out"_a, "out_stride"_a)
+        .def("norm", [](Tape& self, Rows rows, uintptr_t x, int64_t x_stride, uintptr_t weight, int64_t width,
+                        int64_t runs, float eps, uintptr_t residual, int64_t residual_stride, uintptr_t out,
+                        int64_t out_stride, Type out_type) {
+            self.append(NormArgs{rows, at<const float>(x), x_stride, at<const float>(weight), width, runs, eps,
+                                 at<const float>(residual), residual_stride, at<void>(out), out_stride, out_type});
+        }, nb::kw_only(), "rows"_a, "x"_a, "x_stride"_a, "weight"_a, "width"_a, "runs"_a, "eps"_a, "residual"_a,
+           "residual_stride"_a, "out"_a, "out_stride"_a, "out_type"_a)
+        .def("linear", [](Tape& self, Rows rows, uintptr_t x, int64_t x_stride, Type x_type, const Matrix& w,
+                          uintptr_t residual, int64_t residual_stride, uintptr_t out, int64_t out_stride) {
+            self.append(LinearArgs{rows, {at<const void>(x), x_stride, x_type}, w, at<const float>(residual),
+                                   residual_stride, at<float>(out), out_stride});
+        }, nb::kw_only(), "rows"_a, "x"_a, "x_stride"_a, "x_type"_a, "w"_a, "residual"_a, "residual_stride"_a, "out"_a,
+           "out_stride"_a)
+        .def("gated", [](Tape& self, Rows rows, uintptr_t x, int64_t x_stride, Type x_type, const Matrix& w,
+                         Activation activation, uintptr_t out, int64_t out_stride, Type out_type) {
+            self.append(GatedArgs{rows, {at<const void>(x), x_stride, x_type}, w, activation, at<void>(out), out_stride,
+                                  out_type});
+        }, nb::kw_only(), "rows"_a, "x"_a, "x_stride"_a, "x_type"_a, "w"_a, "activation"_a, "out"_a, "out_stride"_a,
+           "out_type"_a)
+        .def("rope", [](Tape& self, Rows rows, uintptr_t x, int64_t x_stride, const Rotation& rotation,
+                        int64_t num_heads, uintptr_t out, int64_t out_stride) {
+            self.append(RopeArgs{rows, at<const float>(x), x_stride, rotation, num_heads, at<float>(out), out_stride});
+        }, nb::kw_only(), "rows"_a, "x"_a, "x_stride"_a, "rotation"_a, "num_heads"_a, "out"_a, "out_stride"_a)
+        .def("kv_write", [](Tape& self, uintptr_t k, int64_t k_stride, uintptr_t v, int64_t v_stride,
+                            const Rotation& rotation, const KVCache& cache) {
+            self.append(KVWriteArgs{at<const float>(k), k_stride, at<const float>(v), v_stride, rotation, cache});
+        }, nb::kw_only(), "k"_a, "k_stride"_a, "v"_a, "v_stride"_a, "rotation"_a, "cache"_a)
+        .def("attention", [](Tape& self, uintptr_t q, int64_t q_stride, const Rotation& rotation, const KVCache& cache,
+                             int64_t num_heads, float scale, float softcap, int64_t window, uintptr_t out,
+                             int64_t out_stride, Type out_type, uintptr_t partials, uintptr_t remaining) {
+            self.append(AttentionArgs{at<const float>(q), q_stride, rotation, cache, num_heads, scale, softcap, window,
+                                      at<void>(out), out_stride, out_type, at<float>(partials),
+                                      at<int32_t>(remaining)});
+        }, nb::kw_only(), "q"_a, "q_stride"_a, "rotation"_a, "cache"_a, "num_heads"_a, "scale"_a, "softcap"_a,
+           "window"_a, "out"_a, "out_stride"_a, "out_type"_a, "partials"_a, "remaining"_a)
+        .def("take_rows", [](Tape& self, uintptr_t x, int64_t x_stride, uintptr_t out, int64_t out_stride,
+                             int64_t row_bytes) {
+            self.append(TakeRowsArgs{at<const void>(x), x_stride, at<void>(out), out_stride, row_bytes});
+        }, nb::kw_only(), "x"_a, "x_stride"_a, "out"_a, "out_stride"_a, "row_bytes"_a, "Strides are in bytes.")
+        .def("scale", [](Tape& self, Rows rows, uintptr_t x, int64_t x_stride, float factor, float softcap,
+                         int64_t width, uintptr_t out, int64_t out_stride, Type out_type) {
+            self.append(ScaleArgs{rows, at<const float>(x), x_stride, factor, softcap, width, at<void>(out), out_stride,
+                                  out_type});
+        }, nb::kw_only(), "rows"_a, "x"_a, "x_stride"_a, "factor"_a, "softcap"_a, "width"_a, "out"_a, "out_stride"_a,
+           "out_type"_a)
+        .def("replay", [](Tape& self, const Ints& token_ids, const Ints& positions, const Ints& slots,
+                          const Ints& query_starts, const Ints& context_lens, const Table& block_tables,
+                          const Ints& sample_rows) {
+            const Step step = make_step(token_ids, positions, slots, query_starts, context_lens, block_tables,
+                                        sample_rows);
+            nb::gil_scoped_release release;
+            self.replay(step);
+        }, "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a, "block_tables"_a,
+           "sample_rows"_a)
+        .def("replay_samples", [](Tape& self, int64_t first, int64_t count) {
+            Step step;
+            step.first_sample = first;
+            step.num_chunk = count;
+            nb::gil_scoped_release release;
+            self.replay(step);
+        }, "first"_a, "count"_a, "Ops whose rows are a chunk: samples first to first + count.");
+}

@@ -1,0 +1,15 @@
+// From rows of a checkpoint to panels.
+#pragma once
+
+#include "args.h"
+
+namespace headrace {
+
+enum class Stored : int32_t { float32, bfloat16, float16 };
+
+// Rows [rows, matrix.in], one after another, become outputs of `matrix`: row i goes to panel
+// (first + i) / 16 * panel_step + panel_offset, lane (first + i) % 16. The panels were zero before.
+void pack_rows(const Matrix& matrix, uint32_t* panels, const void* rows, Stored stored, int64_t num_rows, int64_t first,
+               int64_t panel_step, int64_t panel_offset);
+
+}  // namespace headrace

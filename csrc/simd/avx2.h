@@ -1,0 +1,88 @@
+// The vector interface on AVX2 and FMA: 8 floats in a register.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace headrace::HEADRACE_NAMESPACE {
+
+constexpr int kLanes = 8;
+constexpr int kMaxAccumulators = 12;     // of 16 registers, that a GEMM tile may hold
+constexpr bool kHasPairProducts = false;  // no instruction that multiplies pairs of bfloat16
+
+struct Float {
+    __m256 v;
+};
+struct Int {
+    __m256i v;
+};
+struct Mask {
+    __m256 v;
+};
+
+inline Float load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline void store(float* p, Float a) { _mm256_storeu_ps(p, a.v); }
+inline Float broadcast(float x) { return {_mm256_set1_ps(x)}; }
+inline Float operator+(Float a, Float b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline Float operator-(Float a, Float b) { return {_mm256_sub_ps(a.v, b.v)}; }
+inline Float operator*(Float a, Float b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline Float operator/(Float a, Float b) { return {_mm256_div_ps(a.v, b.v)}; }
+inline Float fma(Float a, Float b, Float c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }  // a * b + c
+inline Float max(Float a, Float b) { return {_mm256_max_ps(a.v, b.v)}; }
+inline Float min(Float a, Float b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline Float round(Float a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline Mask operator<(Float a, Float b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
+inline Mask operator>=(Float a, Float b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)}; }
+inline Mask operator==(Float a, Float b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_EQ_OQ)}; }
+inline Float select(Mask m, Float a, Float b) { return {_mm256_blendv_ps(b.v, a.v, m.v)}; }  // m ? a : b
+inline uint32_t bits(Mask m) { return static_cast<uint32_t>(_mm256_movemask_ps(m.v)); }      // bit i: lane i
+inline Int to_int(Float a) { return {_mm256_cvtps_epi32(a.v)}; }                             // to the nearest
+// 2^n for n in -126 to 127.
+inline Float power_of_two(Int n) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.v, _mm256_set1_epi32(127)), 23))};
+}
+
+// Sums and maxima over the lanes, in an order that is always the same.
+inline float sum(Float a) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_shuffle_ps(half, half, 1)));
+}
+inline float max(Float a) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_shuffle_ps(half, half, 1)));
+}
+
+// ---- bfloat16: the upper half of a float32 ----
+
+inline Float load_bf16(const uint16_t* p) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16))};
+}
+
+// To the nearest, ties to even; NaN stays NaN.
+inline void store_bf16(uint16_t* p, Float a) {
+    const __m256i u = _mm256_castps_si256(a.v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i r = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
+    const __m256 is_nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
+    r = _mm256_blendv_epi8(r, _mm256_set1_epi32(0x7fc0), _mm256_castps_si256(is_nan));
+    const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+}
+
+// A word holds two bfloat16 of one column: those of row k (low) and row k + 1 (high) of a packed matrix.
+struct Pairs {
+    __m256i v;
+};
+inline Pairs load_pairs(const uint32_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+inline Float low(Pairs w) { return {_mm256_castsi256_ps(_mm256_slli_epi32(w.v, 16))}; }
+inline Float high(Pairs w) {
+    return {_mm256_castsi256_ps(_mm256_and_si256(w.v, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace headrace::HEADRACE_NAMESPACE

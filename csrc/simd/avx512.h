@@ -1,0 +1,101 @@
+// The vector interface on AVX-512 (F, BW, DQ, VL): 16 floats in a register. With HEADRACE_BF16 the products of pairs of
+// bfloat16 are one instruction, and rows are multiplied as bfloat16.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace headrace::HEADRACE_NAMESPACE {
+
+constexpr int kLanes = 16;
+constexpr int kMaxAccumulators = 24;  // of 32 registers
+
+struct Float {
+    __m512 v;
+};
+struct Int {
+    __m512i v;
+};
+struct Mask {
+    __mmask16 v;
+};
+
+inline Float load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, Float a) { _mm512_storeu_ps(p, a.v); }
+inline Float broadcast(float x) { return {_mm512_set1_ps(x)}; }
+inline Float operator+(Float a, Float b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline Float operator-(Float a, Float b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline Float operator*(Float a, Float b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline Float operator/(Float a, Float b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline Float fma(Float a, Float b, Float c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Float max(Float a, Float b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline Float min(Float a, Float b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline Float round(Float a) {
+    return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline Mask operator<(Float a, Float b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+inline Mask operator>=(Float a, Float b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)}; }
+inline Mask operator==(Float a, Float b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
+inline Float select(Mask m, Float a, Float b) { return {_mm512_mask_blend_ps(m.v, b.v, a.v)}; }
+inline uint32_t bits(Mask m) { return m.v; }
+inline Int to_int(Float a) { return {_mm512_cvtps_epi32(a.v)}; }
+inline Float power_of_two(Int n) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n.v, _mm512_set1_epi32(127)), 23))};
+}
+
+inline float sum(Float a) {
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    quarter = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_shuffle_ps(quarter, quarter, 1)));
+}
+inline float max(Float a) {
+    __m256 half = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    quarter = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_shuffle_ps(quarter, quarter, 1)));
+}
+
+inline Float load_bf16(const uint16_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+
+// To the nearest, ties to even; NaN stays NaN.
+inline void store_bf16(uint16_t* p, Float a) {
+    const __m512i u = _mm512_castps_si512(a.v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
+    r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(r));
+}
+
+struct Pairs {
+    __m512i v;
+};
+inline Pairs load_pairs(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Float low(Pairs w) { return {_mm512_castsi512_ps(_mm512_slli_epi32(w.v, 16))}; }
+inline Float high(Pairs w) {
+    return {_mm512_castsi512_ps(_mm512_and_si512(w.v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+
+#ifdef HEADRACE_BF16
+
+constexpr bool kHasPairProducts = true;
+
+// acc + the products of the low halves and of the high halves, where `pair` is two bfloat16, the same for all lanes.
+inline Float add_products(Float acc, Pairs w, uint32_t pair) {
+    return {_mm512_dpbf16_ps(acc.v, reinterpret_cast<__m512bh>(w.v),
+                             reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(pair))))};
+}
+
+#else
+
+constexpr bool kHasPairProducts = false;
+
+#endif
+
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace headrace::HEADRACE_NAMESPACE

@@ -1,0 +1,155 @@
+#include "tape.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace headrace {
+
+// ---- attention ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int64_t kItemRows = 48;  // query rows of an item: enough to read keys and values from a near cache
+constexpr int64_t kEnoughTiles = 4;  // for each thread; with so many there is no need to compute splits apart
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t tokens_of_item(int64_t group) { return std::max<int64_t>(1, kItemRows / group); }
+
+}  // namespace
+
+void AttentionPlan::make(Step& step, int64_t group, int64_t num_kv_heads, int num_threads) {
+    items_.clear();
+    const int64_t step_tokens = tokens_of_item(group);
+    int64_t num_items = 0;
+    for (int64_t r = 0; r < step.num_requests; ++r)
+        num_items += ceil_div(step.query_starts[r + 1] - step.query_starts[r], step_tokens);
+    const bool is_short_of_tiles = num_threads > 1 && num_items * num_kv_heads < kEnoughTiles * num_threads;
+    int32_t num_partials = 0;
+    for (int32_t r = 0; r < step.num_requests; ++r) {
+        const int32_t start = step.query_starts[r], end = step.query_starts[r + 1];
+        const auto num_splits = static_cast<int32_t>(ceil_div(step.context_lens[r], kSplit));
+        if (is_short_of_tiles && end - start == 1 && num_splits > 1) {
+            for (int32_t split = 0; split < num_splits; ++split)
+                items_.push_back({r, start, 1, split, num_splits, num_partials});
+            num_partials += num_splits;
+            continue;
+        }
+        for (int32_t first = start; first < end; first += static_cast<int32_t>(step_tokens)) {
+            const auto count = static_cast<int32_t>(std::min<int64_t>(step_tokens, end - first));
+            const auto seen = static_cast<int32_t>(ceil_div(step.positions[first + count - 1] + 1, kSplit));
+            items_.push_back({r, first, count, kAllSplits, seen, 0});
+        }
+    }
+    // The longest first, so that no thread begins one when the others have finished.
+    const auto work = [](const AttentionItem& item) {
+        return static_cast<int64_t>(item.num_tokens) * (item.split == kAllSplits ? item.num_splits : 1);
+    };
+    std::stable_sort(items_.begin(), items_.end(),
+                     [&](const AttentionItem& a, const AttentionItem& b) { return work(a) > work(b); });
+    step.items = items_.data();
+    step.num_items = static_cast<int64_t>(items_.size());
+}
+
+int64_t AttentionPlan::max_partials(int64_t max_model_len, int num_threads) {
+    return kEnoughTiles * num_threads * ceil_div(max_model_len, kSplit);
+}
+
+// ---- the tape -------------------------------------------------------------------------------------------------------
+
+void Tape::append(const Op& op) {
+    if (num_phases() == Pool::kMaxPhases) throw std::length_error("the model has more ops than a tape can hold");
+    if (const auto* attention = std::get_if<AttentionArgs>(&op)) prepare_scratch(*attention);
+    ops_.push_back(op);
+    cuts_.resize(ops_.size());
+}
+
+void Tape::prepare_scratch(const AttentionArgs& args) {
+    const int64_t group = args.num_heads / args.cache.num_kv_heads;
+    group_ = std::max(group_, group);
+    num_kv_heads_ = std::max(num_kv_heads_, args.cache.num_kv_heads);
+    value_width_ = std::max(value_width_, args.cache.value_width());
+    copy_words_ = std::max(copy_words_, kSplit / kGroup * args.cache.group_words());
+    const int64_t rows = std::max(kItemRows, group_), row_words = rows * value_width_;
+    const int64_t words = 2 * row_words + copy_words_ + 2 * rows;
+    scratch_memory_.clear();
+    scratch_.clear();
+    for (int thread = 0; thread < pool_.num_threads(); ++thread) {
+        scratch_memory_.emplace_back(static_cast<size_t>(words) * sizeof(float));
+        float* memory = static_cast<float*>(scratch_memory_.back().data());
+        AttentionScratch scratch;
+        scratch.queries = memory;
+        scratch.totals = memory + row_words;
+        scratch.copy = reinterpret_cast<uint32_t*>(memory + 2 * row_words);
+        scratch.rows = reinterpret_cast<RowTotal*>(scratch.copy + copy_words_);
+        scratch_.push_back(scratch);
+    }
+}
+
+void Tape::replay(const Step& step) {
+    step_ = step;
+    if (group_) plan_.make(step_, group_, num_kv_heads_, pool_.num_threads());
+    for (size_t i = 0; i < ops_.size(); ++i) cuts_[i] = cut(ops_[i]);
+    pool_.run(*this);
+}
+
+namespace {
+
+template <class... Cases>
+struct Overloaded : Cases... {
+    using Cases::operator()...;
+};
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+constexpr int64_t kMaxTileRows = 16;  // of an op on rows
+
+}  // namespace
+
+Tape::Cut Tape::cut(const Op& op) const {
+    const int64_t threads = pool_.num_threads();
+    const auto product = [&](int64_t rows, const Matrix& w, int64_t together) {
+        const Grid grid = make_grid(rows, w.num_panels(), together, kernels_.max_rows, threads);
+        return Cut{grid.num_tiles(), grid, 0, 0};
+    };
+    const auto by_rows = [&](int64_t rows) {
+        const int64_t each = std::clamp<int64_t>(ceil_div(rows, 4 * threads), 1, kMaxTileRows);
+        return Cut{ceil_div(rows, each), {}, each, rows};
+    };
+    return std::visit(
+        Overloaded{
+            [&](const LinearArgs& args) { return product(num_rows(step_, args.rows), args.w, 1); },
+            [&](const GatedArgs& args) { return product(num_rows(step_, args.rows), args.w, 2); },
+            [&](const AttentionArgs& args) { return Cut{step_.num_items * args.cache.num_kv_heads, {}, 0, 0}; },
+            [&](const EmbedArgs&) { return by_rows(step_.num_tokens); },
+            [&](const KVWriteArgs&) { return by_rows(step_.num_tokens); },
+            [&](const TakeRowsArgs&) { return by_rows(step_.num_samples); },
+            [&](const auto& args) { return by_rows(num_rows(step_, args.rows)); },
+        },
+        op);
+}
+
+void Tape::compute(int64_t phase, int64_t tile, int thread) {
+    const Cut& cut = cuts_[phase];
+    const int64_t first = tile * cut.rows, last = std::min(first + cut.rows, cut.num_rows);
+    std::visit(Overloaded{
+                   [&](const LinearArgs& args) { kernels_.linear(args, step_, cut.grid, tile); },
+                   [&](const GatedArgs& args) { kernels_.gated(args, step_, cut.grid, tile); },
+                   [&](const AttentionArgs& args) { kernels_.attention(args, step_, tile, scratch_[thread]); },
+                   [&](const EmbedArgs& args) { kernels_.embed(args, step_, first, last); },
+                   [&](const NormArgs& args) { kernels_.norm(args, step_, first, last); },
+                   [&](const RopeArgs& args) { kernels_.rope(args, step_, first, last); },
+                   [&](const KVWriteArgs& args) { kernels_.kv_write(args, step_, first, last); },
+                   [&](const ScaleArgs& args) { kernels_.scale(args, step_, first, last); },
+                   [&](const TakeRowsArgs& args) {
+                       for (int64_t row = first; row < last; ++row)
+                           std::memcpy(static_cast<char*>(args.out) + row * args.out_stride,
+                                       static_cast<const char*>(args.x) + step_.sample_rows[row] * args.x_stride,
+                                       static_cast<size_t>(args.row_bytes));
+                   },
+               },
+               ops_[phase]);
+}
+
+}  // namespace headrace

@@ -1,0 +1,69 @@
+// The tape: a forward recorded once, as ops with fixed buffers, and replayed by one call for any number of tokens.
+#pragma once
+
+#include <atomic>
+#include <variant>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace headrace {
+
+using Op = std::variant<EmbedArgs, NormArgs, LinearArgs, GatedArgs, RopeArgs, KVWriteArgs, AttentionArgs, TakeRowsArgs,
+                        ScaleArgs>;
+
+// How the rows of a step are shared among threads for attention, the same for all layers.
+class AttentionPlan {
+  public:
+    // Fills step.items. `group` is the largest number of query heads that share a KV head.
+    void make(Step& step, int64_t group, int64_t num_kv_heads, int num_threads);
+
+    // An upper bound of the places for partial results that any plan uses.
+    static int64_t max_partials(int64_t max_model_len, int num_threads);
+
+  private:
+    std::vector<AttentionItem> items_;
+};
+
+class Tape final : public Job {
+  public:
+    Tape(Pool& pool, const Kernels& kernels) : pool_(pool), kernels_(kernels) {}
+
+    Tape(const Tape&) = delete;
+    Tape& operator=(const Tape&) = delete;
+
+    void append(const Op& op);
+
+    // Computes all ops for this step. Called without the GIL; `step` is not kept.
+    void replay(const Step& step);
+
+    int64_t num_phases() const override { return static_cast<int64_t>(ops_.size()); }
+    int64_t num_tiles(int64_t phase) const override { return cuts_[phase].num_tiles; }
+    void compute(int64_t phase, int64_t tile, int thread) override;
+
+  private:
+    struct Cut {
+        int64_t num_tiles;
+        Grid grid;              // of a product
+        int64_t rows, num_rows;  // of a tile, and of all, of an op on rows
+    };
+
+    Cut cut(const Op& op) const;
+    void prepare_scratch(const AttentionArgs& args);
+
+    Pool& pool_;
+    const Kernels& kernels_;
+    std::vector<Op> ops_;
+    std::vector<Cut> cuts_;  // of the step that is being replayed
+    Step step_;
+    AttentionPlan plan_;
+    // The largest of any attention; 0: there is none.
+    int64_t group_ = 0, num_kv_heads_ = 0, value_width_ = 0, copy_words_ = 0;
+
+    std::vector<Buffer> scratch_memory_;  // one for each thread
+    std::vector<AttentionScratch> scratch_;
+};
+
+}  // namespace headrace

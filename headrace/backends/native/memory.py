@@ -1,0 +1,169 @@
+"""Weights as panels, the KV cache as groups of 16 slots (csrc/args.h), and how many bytes they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.backends.native.extension import native
+from headrace.backends.numpy.dequantize import dequantize_into
+from headrace.errors import UnsupportedModelError
+from headrace.model.ops import AttentionSpec, StepShape, StoredTensor
+
+Float32 = NDArray[np.float32]
+
+LOGIT_ROWS = 64  # whose logits are computed at a time: no array of all samples by the whole vocabulary
+
+_STORED = {"F32": native.Stored.float32, "BF16": native.Stored.bfloat16, "F16": native.Stored.float16}
+_ROWS_AT_A_TIME = 1024  # of a quantised tensor that are unpacked before they are packed
+
+
+@dataclass(frozen=True)
+class NativeMatrix:
+    """A packed matrix. With `is_gated` its panels alternate between gate and up."""
+
+    matrix: native.Matrix
+    buffer: native.Buffer  # what `matrix` points into
+    out: int  # columns of a product; for gated_mlp those of its result
+    is_gated: bool = False
+
+    @property
+    def is_bfloat16(self) -> bool:
+        return bool(self.matrix.type == native.Type.bfloat16)
+
+
+@dataclass(frozen=True)
+class NativeVector:
+    values: Float32
+
+    @property
+    def address(self) -> int:
+        return int(self.values.ctypes.data)
+
+
+@dataclass(frozen=True)
+class RopeTable:
+    """cos and sin of every angle, each [num_positions, dim / 2]; angles are computed in float64 and rounded once."""
+
+    cos: Float32
+    sin: Float32
+    rotation: native.Rotation  # points into both
+
+
+class NativeMemory:
+    def __init__(self, dtype: str, num_threads: int) -> None:
+        self.type = native.Type.bfloat16 if dtype == "bfloat16" else native.Type.float32
+        self.kv_caches: dict[int, native.KVCache] = {}  # layer -> its cache
+        self._kv_buffers: list[native.Buffer] = []
+        self._num_threads = num_threads
+
+    # ---- weights
+
+    def pack_matrix(self, parts: Sequence[StoredTensor]) -> NativeMatrix:
+        out, width = sum(part.shape[0] for part in parts), parts[0].shape[1]
+        packed = self._new_matrix(out, width)
+        first = 0
+        for part in parts:
+            _pack(packed.matrix, part, first)
+            first += part.shape[0]
+        return packed
+
+    def pack_gated(self, gate: StoredTensor, up: StoredTensor) -> NativeMatrix:
+        inner, width = gate.shape
+        panels = -(-inner // native.PANEL)
+        packed = self._new_matrix(2 * panels * native.PANEL, width)
+        for offset, part in enumerate((gate, up)):
+            _pack(packed.matrix, part, 0, panel_step=2, panel_offset=offset)
+        return NativeMatrix(packed.matrix, packed.buffer, inner, is_gated=True)
+
+    def _new_matrix(self, out: int, width: int) -> NativeMatrix:
+        buffer = native.Buffer(4 * self._matrix_words(out, width))
+        return NativeMatrix(native.Matrix(buffer.address, 0, out, width, self.type), buffer, out)
+
+    def pack_vector(self, part: StoredTensor) -> NativeVector:
+        vector = np.empty(part.shape, np.float32)
+        dequantize_into(vector, part)
+        return NativeVector(vector)
+
+    def rope_table(self, base: float, dim: int, num_positions: int) -> RopeTable:
+        frequencies = base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+        angles = np.arange(num_positions, dtype=np.float64)[:, None] * frequencies
+        cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        return RopeTable(cos, sin, native.Rotation(cos.ctypes.data, sin.ctypes.data, dim))
+
+    # ---- the KV cache
+
+    def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None:
+        self.kv_caches.clear()
+        self._kv_buffers.clear()
+        num_groups = -(-num_blocks * block_size // native.GROUP)
+        for layer in layers:
+            if layer.head_dim > native.MAX_HEAD_DIM:
+                raise UnsupportedModelError(
+                    f"The native backend has heads of up to {native.MAX_HEAD_DIM} elements, and this model's have "
+                    f"{layer.head_dim}; use --backend numpy."
+                )
+            buffer = native.Buffer(num_groups * self._group_bytes(layer))
+            self._kv_buffers.append(buffer)
+            self.kv_caches[layer.layer] = native.KVCache(
+                buffer.address, self.type, layer.num_kv_heads, layer.head_dim, block_size
+            )
+
+    def _group_bytes(self, layer: AttentionSpec) -> int:
+        return int(native.KVCache(0, self.type, layer.num_kv_heads, layer.head_dim, native.GROUP).group_bytes)
+
+    # ---- sizes
+
+    def _matrix_words(self, out: int, width: int) -> int:
+        return int(native.Matrix(0, 0, out, width, self.type).num_words)
+
+    def matrix_bytes(self, rows: int, columns: int) -> int:
+        return 4 * self._matrix_words(rows, columns)
+
+    def vector_bytes(self, size: int) -> int:
+        return 4 * size
+
+    def rope_bytes(self, dim: int, num_positions: int) -> int:
+        return 4 * num_positions * dim
+
+    def kv_block_bytes(self, layers: Sequence[AttentionSpec], block_size: int) -> int:
+        return -(-sum(self._group_bytes(layer) for layer in layers) * block_size // native.GROUP)
+
+    def step_bytes(self, shape: StepShape) -> int:
+        """Every activation of a layer as float32 beside every other, logits, and what attention needs of its own."""
+        attention = shape.attention
+        head_width = -(-attention.head_dim // native.PANEL) * native.PANEL
+        widths = 4 * shape.hidden_size + shape.intermediate_size + 4 * attention.num_heads * head_width
+        floats = (shape.max_num_tokens + shape.max_num_requests) * (widths + 8 * native.PANEL)
+        floats += min(LOGIT_ROWS, shape.max_num_requests) * (shape.vocab_size + native.PANEL)
+        floats += (
+            num_partials(shape.max_model_len, self._num_threads) * attention.num_heads * (head_width + native.PANEL)
+        )
+        group = attention.num_heads // attention.num_kv_heads
+        scratch = 2 * max(group, 48) * head_width + 4 * native.SPLIT * head_width
+        return 4 * (floats + shape.num_threads * scratch)
+
+
+def num_partials(max_model_len: int, num_threads: int) -> int:
+    """Places for partial results of attention that a step may need."""
+    return int(native.max_partials(max_model_len, num_threads))
+
+
+def _pack(matrix: native.Matrix, part: StoredTensor, first: int, panel_step: int = 1, panel_offset: int = 0) -> None:
+    """Put the tensor's rows into the matrix, from row `first` on."""
+    num_rows, width = part.shape
+    stored = _STORED.get(part.dtype)
+    if stored is not None:
+        matrix.pack(np.frombuffer(part.data, np.uint8), stored, num_rows, first, panel_step, panel_offset)
+        return
+    row_bytes = part.data.nbytes // max(num_rows, 1)
+    for start in range(0, num_rows, _ROWS_AT_A_TIME):
+        count = min(_ROWS_AT_A_TIME, num_rows - start)
+        data = part.data[start * row_bytes : (start + count) * row_bytes]
+        unpacked = np.empty((count, width), np.float32)
+        dequantize_into(unpacked, StoredTensor(part.name, part.dtype, (count, width), data))
+        floats = unpacked.view(np.uint8).reshape(-1)
+        matrix.pack(floats, native.Stored.float32, count, first + start, panel_step, panel_offset)
