@@ -146,25 +146,95 @@ class Ops(Protocol):
 
 
 @dataclass(frozen=True)
+class TokenLists:
+    """A list of token ids for each row of logits, which names an id once: `ids[starts[row] : starts[row + 1]]`."""
+
+    starts: Int32Array  # [num_samples + 1]
+    ids: Int32Array  # [starts[-1]]
+
+    def of(self, row: int) -> Int32Array:
+        return self.ids[self.starts[row] : self.starts[row + 1]]
+
+
+@dataclass(frozen=True)
+class LogitBias:
+    tokens: TokenLists
+    values: Float32Array  # beside tokens.ids: what is added to the logit
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """Factors and terms of each row `[num_samples]`, and the tokens that they are about."""
+
+    repetition: Float32Array  # 1: off
+    presence: Float32Array  # 0: off
+    frequency: Float32Array  # 0: off
+    seen: TokenLists  # in the output, and for repetition in the prompt too; none for a row without penalties
+    output_counts: Int32Array  # beside seen.ids: how often in the output
+
+
+@dataclass(frozen=True)
+class LogprobsWanted:
+    rows: Int32Array  # [num_wanted], ascending: those that want logprobs
+    num_top: Int32Array  # [num_wanted], how many of the most probable tokens
+
+
+@dataclass(frozen=True)
 class SamplingInputs:
-    """How each row of logits wants its token chosen; see `model/sampling/`. All `[num_samples]`."""
+    """How each row of logits wants its token chosen; see `model/sampling/`. Columns are `[num_samples]`, and what no
+    row wants is None: a step of plain requests has nothing to look at."""
 
     temperature: Float64Array  # 0 is greedy
     top_k: Int32Array  # 0: off
     top_p: Float64Array  # 1: off
     min_p: Float64Array  # 0: off
     uniform: Float64Array  # a random number in (0, 1), unused where greedy
-    banned: Sequence[tuple[int, Int32Array]] = ()  # (place in the batch, ids that may not be chosen there)
+    allowed: TokenLists | None = None  # the only ids that may be chosen; all, where a row names none
+    banned: TokenLists | None = None  # ids that may not be chosen
+    bias: LogitBias | None = None
+    penalties: Penalties | None = None
+    logprobs: LogprobsWanted | None = None
+
+
+@dataclass(frozen=True)
+class Logprobs:
+    """Of the rows that want them, in their order: the log-softmax of the raw logits, before anything changed them.
+
+    The tokens of row i's list are in `top_starts[i] : top_starts[i + 1]`, the most probable first, lower ids first
+    among equals: as many as it wants, or the whole vocabulary.
+    """
+
+    sampled: Float32Array  # [num_wanted], the logprob of the token that was chosen
+    ranks: Int32Array  # [num_wanted], how many tokens have at least its logit, itself included
+    top_starts: Int32Array  # [num_wanted + 1]
+    top_ids: Int32Array
+    top: Float32Array  # beside top_ids
+
+
+@dataclass(frozen=True)
+class SamplerOutput:
+    token_ids: Int32Array  # [num_samples]
+    logprobs: Logprobs | None = None  # None where no row wants any
 
 
 class Sampler(Protocol):
-    def sample(self, logits: Activation, inputs: SamplingInputs) -> Int32Array:
+    def sample(self, logits: Activation, inputs: SamplingInputs) -> SamplerOutput:
         """One token id for each row of logits `[num_samples, vocab]`, in the order that the field has settled on.
 
-        Banned ids have no chance. Greedy takes the highest logit, the lowest id among equals. Else: divide by
-        temperature; softmax; drop tokens below min_p times the most probable; keep the top_k highest, with those equal
-        to the last; of these keep the fewest, most probable first, lower ids first among equals, whose sum reaches
-        top_p of what is left; draw by `uniform` from the inverse of their cumulated probability in the order of ids.
+        First the logits are changed, in float32: all but the allowed ids and then the banned ones become -inf; bias is
+        added; of each seen token a positive logit is divided and another one multiplied by repetition, then frequency
+        times its output count is taken off, and presence if the count is not 0.
+
+        Greedy takes the highest logit, the lowest id among equals. Else: divide by temperature; softmax; drop tokens
+        below min_p times the most probable; keep the top_k highest, with those equal to the last; of these keep the
+        fewest, most probable first, lower ids first among equals, whose sum reaches top_p of what is left; draw by
+        `uniform` from the inverse of their cumulated probability in the order of ids.
+
+        A logit that is not a number counts as -inf, and where the highest is not finite the choice is greedy. The order
+        is that of vLLM V1 (v1/sample/sampler.py). Sources: Keskar et al., CTRL, 2019 (repetition); OpenAI's API
+        reference (presence, frequency); Fan et al., Hierarchical Neural Story Generation, 2018 (top_k); Holtzman et
+        al., The Curious Case of Neural Text Degeneration, 2020 (top_p); Nguyen et al., Turning Up the Heat, 2024
+        (min_p).
         """
         ...
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.model.ops import SamplingInputs, StepInputs
-from headrace.model.sampling.random import uniform
 from headrace.worker.input_batch import InputBatch
 
 
@@ -50,16 +49,6 @@ def gather_step(batch: InputBatch, num_scheduled_tokens: dict[str, int]) -> tupl
 
 
 def gather_sampling(batch: InputBatch, rows: NDArray[np.intp]) -> SamplingInputs:
-    """For the rows that sample. The random number belongs to the place of the token in the output."""
+    """For the rows that sample. What is random belongs to the place of the token in the output."""
     positions = (batch.num_tokens[rows] - batch.num_prompt_tokens[rows]).astype(np.int64)
-    return SamplingInputs(
-        temperature=batch.temperature[rows],
-        top_k=batch.top_k[rows],
-        top_p=batch.top_p[rows],
-        min_p=batch.min_p[rows],
-        uniform=uniform(batch.seed[rows], positions),
-        banned=[
-            (int(place), batch.stop_ids[int(rows[place])])
-            for place in np.flatnonzero(positions < batch.min_tokens[rows])
-        ],
-    )
+    return batch.sampling.gather(rows, positions)

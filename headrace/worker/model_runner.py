@@ -8,17 +8,20 @@ from headrace.contracts.scheduler import SchedulerOutput
 from headrace.model.ops import Activation, Backend, Graph
 from headrace.worker.input_batch import InputBatch
 from headrace.worker.inputs import ScheduledRows, gather_sampling, gather_step
+from headrace.worker.logprobs import token_logprobs
 
 
 class ModelRunner:
     def __init__(self, config: HeadraceConfig, backend: Backend, graph: Graph) -> None:
+        facts = config.model.facts
         self._backend = backend
         self._graph = graph
         self._batch = InputBatch(
             config.scheduler.max_num_seqs,
             config.model.max_model_len,
             config.cache.block_size,
-            config.model.facts.eos_token_ids,
+            # A checkpoint may name ids that its model cannot give.
+            [token_id for token_id in facts.eos_token_ids if token_id < facts.vocab_size],
         )
         self._pending: tuple[ScheduledRows, Activation] | None = None  # between the two calls of a step
 
@@ -39,10 +42,13 @@ class ModelRunner:
             return ModelRunnerOutput([], [])
         (step_rows, logits), self._pending = self._pending, None
         rows = step_rows.rows[step_rows.samples]
+        inputs = gather_sampling(self._batch, rows)
         with self._backend.running():
-            tokens = self._backend.sampler.sample(logits, gather_sampling(self._batch, rows))
-        self._batch.append_tokens(rows, tokens)
-        return ModelRunnerOutput([step_rows.req_ids[place] for place in step_rows.samples], tokens.tolist())
+            sampled = self._backend.sampler.sample(logits, inputs)
+        self._batch.append_tokens(rows, sampled.token_ids)
+        req_ids = [step_rows.req_ids[place] for place in step_rows.samples]
+        logprobs = token_logprobs(req_ids, inputs.logprobs, sampled.logprobs)
+        return ModelRunnerOutput(req_ids, sampled.token_ids.tolist(), logprobs)
 
     def _update_rows(self, scheduled: SchedulerOutput) -> None:
         batch = self._batch

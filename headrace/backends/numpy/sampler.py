@@ -9,35 +9,38 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.model.ops import SamplingInputs
+from headrace.backends.numpy.logits import edit_logits
+from headrace.backends.numpy.logprobs import gather_logprobs
+from headrace.model.ops import SamplerOutput, SamplingInputs
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
 Ids = NDArray[np.intp]
 
 FIRST_NUCLEUS = 256  # tokens that top_p looks at first; most nuclei are smaller
 
 
 class NumpySampler:
-    def sample(self, logits: Float32, inputs: SamplingInputs) -> Int32:
-        for place, ids in inputs.banned:
-            logits[place, ids] = -np.inf
-        tokens = np.argmax(logits, axis=-1).astype(np.int32)
+    def sample(self, logits: Float32, inputs: SamplingInputs) -> SamplerOutput:
+        raw = np.where(np.isnan(logits), np.float32(-np.inf), logits)
+        edited = edit_logits(raw, inputs)
+        tokens = np.argmax(edited, axis=-1).astype(np.int32)
         for row in np.flatnonzero(inputs.temperature > 0):
-            tokens[row] = sample_row(
-                logits[row],
-                temperature=float(inputs.temperature[row]),
-                top_k=int(inputs.top_k[row]),
-                top_p=float(inputs.top_p[row]),
-                min_p=float(inputs.min_p[row]),
-                uniform=float(inputs.uniform[row]),
-            )
-        return tokens
+            if np.isfinite(edited[row, tokens[row]]):
+                tokens[row] = sample_row(
+                    edited[row],
+                    temperature=float(inputs.temperature[row]),
+                    top_k=int(inputs.top_k[row]),
+                    top_p=float(inputs.top_p[row]),
+                    min_p=float(inputs.min_p[row]),
+                    uniform=float(inputs.uniform[row]),
+                )
+        logprobs = None if inputs.logprobs is None else gather_logprobs(raw, tokens, inputs.logprobs)
+        return SamplerOutput(tokens, logprobs)
 
 
 def sample_row(logits: Float32, *, temperature: float, top_k: int, top_p: float, min_p: float, uniform: float) -> int:
-    """One token id from logits `[vocab]`, at a temperature above 0."""
+    """One token id from logits `[vocab]`, at a temperature above 0. The highest logit must be finite."""
     weights = _weights(logits, temperature)
     ids: Ids | None = None  # ascending ids of what is left; None: all
     if min_p > 0:
@@ -54,8 +57,10 @@ def sample_row(logits: Float32, *, temperature: float, top_k: int, top_p: float,
 
 
 def _weights(logits: Float32, temperature: float) -> Float64:
-    """exp((logits - max) / temperature). Subtracted first, so that a tiny temperature does not overflow."""
-    return np.exp((logits - logits.max()).astype(np.float64) / temperature)
+    """exp((logits - max) / temperature). Subtracted first, so that a tiny temperature does not overflow; in float64, so
+    that different logits keep different weights."""
+    wide = logits.astype(np.float64)
+    return np.exp((wide - wide.max()) / temperature)
 
 
 def _nucleus(weights: Float64, top_p: float) -> Ids:

@@ -63,26 +63,28 @@ def test_a_row_is_sampled_as_the_definition_says(
     )
 
 
-def inputs_of(n: int, **columns: object) -> SamplingInputs:
+def sample(logits: Float32, **columns: object) -> list[int]:
+    n = len(logits)
     defaults = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "uniform": 0.5} | columns
-    return SamplingInputs(
+    inputs = SamplingInputs(
         **{
             name: np.broadcast_to(np.asarray(value, np.int32 if name == "top_k" else np.float64), n).copy()
             for name, value in defaults.items()
         }
     )
+    return NumpySampler().sample(logits, inputs).token_ids.tolist()
 
 
 def test_greedy_takes_the_lowest_id_among_the_highest() -> None:
     logits = np.array([[0, 3, 1, 3], [5, 5, 5, 5], [-np.inf, -1, -2, -3]], np.float32)
-    assert NumpySampler().sample(logits, inputs_of(3, temperature=0.0)).tolist() == [1, 0, 1]
+    assert sample(logits, temperature=0.0) == [1, 0, 1]
 
 
 def test_frequencies_follow_the_distribution() -> None:
     logits = np.random.default_rng(3).standard_normal(12).astype(np.float32)
     draws = 20_000
     uniform = (np.arange(draws) + 0.5) / draws  # evenly spread, so that the counts are exact to one draw
-    tokens = NumpySampler().sample(np.tile(logits, (draws, 1)), inputs_of(draws, temperature=0.7, uniform=uniform))
+    tokens = sample(np.tile(logits, (draws, 1)), temperature=0.7, uniform=uniform)
     weights = np.exp(logits.astype(np.float64) / 0.7)
     expected = draws * weights / weights.sum()
     assert np.abs(np.bincount(tokens, minlength=12) - expected).max() <= 1.5
@@ -98,17 +100,23 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
         "min_p": generator.choice([0.0, 0.1], 64),
         "uniform": generator.random(64),
     }
-    together = NumpySampler().sample(logits, inputs_of(64, **columns))
+    together = sample(logits, **columns)
     for rows in (generator.permutation(64), np.array([5]), np.arange(10, 20)):
-        alone = NumpySampler().sample(logits[rows], inputs_of(len(rows), **{k: v[rows] for k, v in columns.items()}))
-        assert alone.tolist() == together[rows].tolist()
+        alone = sample(logits[rows], **{name: column[rows] for name, column in columns.items()})
+        assert alone == [together[row] for row in rows]
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-300])
 def test_a_tiny_temperature_is_as_good_as_greedy(temperature: float) -> None:
     logits = np.random.default_rng(5).standard_normal((1, 1000)).astype(np.float32)
-    assert NumpySampler().sample(logits, inputs_of(1, temperature=temperature))[0] == logits.argmax()
+    assert sample(logits, temperature=temperature) == [logits.argmax()]
 
 
 def test_no_rows() -> None:
-    assert NumpySampler().sample(np.zeros((0, 10), np.float32), inputs_of(0)).tolist() == []
+    assert sample(np.zeros((0, 10), np.float32)) == []
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_no_number_has_no_chance(temperature: float) -> None:
+    logits = np.array([[np.nan, 1, 0], [np.nan] * 3, [-np.inf] * 3, [0, np.inf, np.inf]], np.float32)
+    assert sample(logits, temperature=temperature, uniform=0.5) == [1, 0, 0, 1]

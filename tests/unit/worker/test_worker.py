@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.config.engine_config import EngineConfig
@@ -40,8 +41,10 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     worker.close()
 
 
-def new(req_id: str, blocks: list[int], *, output: list[int] | None = None) -> NewRequestData:
-    return NewRequestData(req_id, PROMPT, output or [], SAMPLED, [blocks], 0)
+def new(
+    req_id: str, blocks: list[int], *, output: list[int] | None = None, params: SamplingParams = SAMPLED
+) -> NewRequestData:
+    return NewRequestData(req_id, PROMPT, output or [], params, [blocks], 0)
 
 
 def step(
@@ -85,6 +88,29 @@ def test_chunked_in_a_batch_and_preempted_gives_the_tokens_of_solo(worker: Worke
     for grown in ({"a": [2]}, {}, {}, {}, {"a": [1]}):
         tokens.append(step(worker, {"a": 1}, grown=grown)["a"])
     assert tokens == expected
+
+
+def test_logprobs_come_with_the_tokens_of_those_that_want_them(worker: Worker) -> None:
+    wants = msgspec.structs.replace(SAMPLED, logprobs=3)
+    requests = [
+        new("plain", [0, 1, 2]),
+        new("wants", [3, 4, 5], params=wants),
+        new("prefills", [6, 7, 8], params=wants),
+    ]
+    scheduled = {"plain": 9, "wants": 9, "prefills": 4}
+    worker.execute_model(SchedulerOutput(0, requests, CachedRequestData(), scheduled, 22, [], []))
+    output = worker.sample_tokens()
+    assert output.sampled_token_ids[0] == output.sampled_token_ids[1]
+    assert output.logprobs is not None
+    assert list(output.logprobs) == ["wants"]
+    found = output.logprobs["wants"]
+    logprobs = [logprob for _, logprob in found.top]
+    assert logprobs == sorted(logprobs, reverse=True)
+    assert len(logprobs) == 3
+    if found.rank <= 3:
+        assert found.top[found.rank - 1] == (output.sampled_token_ids[1], found.logprob)
+    else:
+        assert found.logprob <= logprobs[-1]
 
 
 def test_a_step_without_tokens(worker: Worker) -> None:
