@@ -1,5 +1,5 @@
-// What the sampling kernel takes and gives: plain structs, the same for every instruction set. What the fields mean, and
-// in which order they act, `Sampler.sample` in headrace/model/ops.py says.
+// What the sampling kernel takes and gives: plain structs, the same for every instruction set. What the fields mean and
+// in which order they act is said by `Sampler.sample` in headrace/model/ops.py.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@
 // A row without top_k, min_p and top_p is drawn from the sums of its blocks.
 //
 // Not-a-number counts as minus infinity: the end of the last block is filled up with it, no comparison holds for it,
-// and max(x, kept) is `kept` then. Sums run in an order that depends on the vocabulary alone. Nothing here comes from the
+// and max(x, kept) is `kept` then. Sums run in an order that depends on the row alone. Nothing here comes from the
 // standard library's templates, of which the linker would keep one instruction set's copy for all.
 #pragma once
 

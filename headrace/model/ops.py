@@ -182,7 +182,7 @@ class LogprobsWanted:
 @dataclass(frozen=True)
 class SamplingInputs:
     """How each row of logits wants its token chosen; see `model/sampling/`. Columns are `[num_samples]`, and what no
-    row wants is None: a step of plain requests has nothing to look at."""
+    row wants is None: a step of plain requests has nothing to look at. All arrays are contiguous, for kernels."""
 
     temperature: Float64Array  # 0 is greedy
     top_k: Int32Array  # 0: off

@@ -34,7 +34,9 @@ class SamplingRows:
         self._min_p = np.zeros(max_num_seqs, np.float64)
         self._seed = np.zeros(max_num_seqs, np.int64)
         self._min_tokens = np.zeros(max_num_seqs, np.int64)  # of output, before which no stop id may come
-        self._penalties = np.zeros((3, max_num_seqs), np.float32)  # repetition, presence, frequency
+        self._repetition = np.ones(max_num_seqs, np.float32)
+        self._presence = np.zeros(max_num_seqs, np.float32)
+        self._frequency = np.zeros(max_num_seqs, np.float32)
         # By row, where a request has any:
         self._stop_ids: dict[int, Int32] = {}  # where min_tokens is not 0
         self._allowed: dict[int, Int32] = {}
@@ -60,7 +62,9 @@ class SamplingRows:
             self._bias[row] = _ids(params.logit_bias), np.array(list(params.logit_bias.values()), np.float32)
         if params.logprobs is not None:
             self._num_top[row] = params.logprobs
-        self._penalties[:, row] = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
+        self._repetition[row] = params.repetition_penalty
+        self._presence[row] = params.presence_penalty
+        self._frequency[row] = params.frequency_penalty
         if has_penalties(params):
             prompt = request.prompt_token_ids if params.repetition_penalty != 1 else ()
             self._seen[row] = SeenTokens(prompt, request.output_token_ids)
@@ -107,12 +111,11 @@ class SamplingRows:
         return LogitBias(_token_lists(ids for ids, _ in found), _flat([values for _, values in found], np.float32))
 
     def _gather_penalties(self, rows: Rows) -> Penalties:
-        repetition, presence, frequency = self._penalties[:, rows]
         found = [self._seen.get(row, _NEVER_SEEN) for row in rows.tolist()]
         return Penalties(
-            repetition,
-            presence,
-            frequency,
+            self._repetition[rows],
+            self._presence[rows],
+            self._frequency[rows],
             seen=_token_lists(np.array(seen.ids, np.int32) for seen in found),
             output_counts=_flat([np.array(seen.output_counts, np.int32) for seen in found], np.int32),
         )

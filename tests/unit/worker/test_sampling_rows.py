@@ -136,6 +136,21 @@ def test_a_row_is_reused_without_a_trace(batch: InputBatch) -> None:
     append(batch, plain=5)
 
 
+def test_arrays_are_contiguous(batch: InputBatch) -> None:
+    """Kernels get their addresses."""
+
+    def arrays(value: object) -> list[np.ndarray]:
+        if isinstance(value, np.ndarray):
+            return [value]
+        assert dataclasses.is_dataclass(value)
+        return [array for field in dataclasses.fields(value) for array in arrays(getattr(value, field.name))]
+
+    wants = {"allowed_token_ids": (7,), "logit_bias": {4: 1.0}, "presence_penalty": 1.0, "logprobs": 2}
+    for name in "abc":
+        add(batch, name, **wants, min_tokens=3, stop_token_ids=(9,))
+    assert all(array.flags.c_contiguous for array in arrays(gather(batch, "c", "a", "b")))
+
+
 def test_no_rows_sample(batch: InputBatch) -> None:
     add(batch, "a", allowed_token_ids=(7,), logit_bias={4: 1.0}, presence_penalty=1.0, logprobs=2)
     inputs = gather_sampling(batch, np.zeros(0, np.intp))
