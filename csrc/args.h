@@ -152,6 +152,13 @@ struct AttentionScratch {
     uint32_t* copy;  // [groups of a split], where blocks are no whole groups
 };
 
+// A token for each sample of the chunk, from its logits.
+struct SampleArgs {
+    const float* logits;
+    int64_t stride;
+    int64_t vocab;
+};
+
 // Rows of the samples. Strides are in bytes.
 struct TakeRowsArgs {
     const void* x;

@@ -22,6 +22,11 @@ struct Kernels {
     void (*kv_write)(const KVWriteArgs&, const Step&, int64_t first, int64_t last);
     void (*scale)(const ScaleArgs&, const Step&, int64_t first, int64_t last);
     void (*sample)(const SampleRow&, const SampleScratch&);
+
+    // For measuring (measure.h).
+    int64_t multiply_adds_in_round;
+    float (*multiply_adds)(int64_t rounds);
+    float (*read_memory)(const float* data, int64_t count);
 };
 
 // Of these a build has those that its compiler knows (CMakeLists.txt, cpu.cpp).

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "cpu.h"
+#include "measure.h"
 #include "memory.h"
 #include "pack.h"
 #include "tape.h"
@@ -23,6 +24,10 @@ using namespace headrace;
 namespace {
 
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableInts = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
@@ -138,6 +143,17 @@ NB_MODULE(_native, m) {
             self.pool.stop();
         }, "End its threads.");
 
+    m.def("measure_bandwidth", [](PythonPool& pool, const std::string& kernels, size_t bytes) {
+        const Kernels& chosen = kernels_named(kernels);
+        nb::gil_scoped_release release;
+        return measure_bandwidth(pool.pool, chosen, bytes);
+    }, "pool"_a, "kernels"_a, "bytes"_a, "Bytes a second that all threads together read.");
+    m.def("measure_arithmetic", [](PythonPool& pool, const std::string& kernels) {
+        const Kernels& chosen = kernels_named(kernels);
+        nb::gil_scoped_release release;
+        return measure_arithmetic(pool.pool, chosen);
+    }, "pool"_a, "kernels"_a, "Operations a second of all threads, on registers alone.");
+
     nb::class_<Tape>(m, "Tape")
         .def("__init__", [](Tape* self, PythonPool& pool, const std::string& kernels) {
             new (self) Tape(pool.pool, kernels_named(kernels));
@@ -200,11 +216,57 @@ NB_MODULE(_native, m) {
             self.replay(step);
         }, "token_ids"_a, "positions"_a, "slots"_a, "query_starts"_a, "context_lens"_a, "block_tables"_a,
            "sample_rows"_a)
-        .def("replay_samples", [](Tape& self, int64_t first, int64_t count) {
+        .def("sample", [](Tape& self, uintptr_t logits, int64_t stride, int64_t vocab) {
+            self.append(SampleArgs{at<const float>(logits), stride, vocab});
+        }, nb::kw_only(), "logits"_a, "stride"_a, "vocab"_a)
+        .def("replay_samples", [](Tape& self, int64_t first, int64_t count, const SampleBatch* batch) {
             Step step;
             step.first_sample = first;
             step.num_chunk = count;
+            step.batch = batch;
             nb::gil_scoped_release release;
             self.replay(step);
-        }, "first"_a, "count"_a, "Ops whose rows are a chunk: samples first to first + count.");
+        }, "first"_a, "count"_a, "batch"_a.none(),
+           "Ops whose rows are a chunk: samples first to first + count. Without a batch no tokens are chosen.");
+
+    nb::class_<SampleBatch>(m, "SampleBatch", nb::dynamic_attr())
+        .def("__init__", [](SampleBatch* self, const Doubles& temperature, const Ints& top_k, const Doubles& top_p,
+                            const Doubles& min_p, const Doubles& uniform, const MutableInts& tokens) {
+            new (self) SampleBatch;
+            self->temperature = temperature.data();
+            self->top_k = top_k.data();
+            self->top_p = top_p.data();
+            self->min_p = min_p.data();
+            self->uniform = uniform.data();
+            self->tokens = tokens.data();
+        }, nb::kw_only(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "uniform"_a, "tokens"_a)
+        .def("allow", [](SampleBatch& self, const Ints& starts, const Ints& ids) {
+            self.allowed = {starts.data(), ids.data()};
+        }, "starts"_a, "ids"_a)
+        .def("ban", [](SampleBatch& self, const Ints& starts, const Ints& ids) {
+            self.banned = {starts.data(), ids.data()};
+        }, "starts"_a, "ids"_a)
+        .def("bias", [](SampleBatch& self, const Ints& starts, const Ints& ids, const Floats& values) {
+            self.biased = {starts.data(), ids.data()};
+            self.biases = values.data();
+        }, "starts"_a, "ids"_a, "values"_a)
+        .def("penalise", [](SampleBatch& self, const Ints& starts, const Ints& ids, const Ints& output_counts,
+                            const Floats& repetition, const Floats& presence, const Floats& frequency) {
+            self.seen = {starts.data(), ids.data()};
+            self.output_counts = output_counts.data();
+            self.repetition = repetition.data();
+            self.presence = presence.data();
+            self.frequency = frequency.data();
+        }, "starts"_a, "ids"_a, "output_counts"_a, "repetition"_a, "presence"_a, "frequency"_a)
+        .def("want_logprobs", [](SampleBatch& self, const Ints& rows, const Ints& top_starts,
+                                 const MutableFloats& logprobs, const MutableInts& ranks, const MutableInts& top_ids,
+                                 const MutableFloats& top_logprobs) {
+            self.num_wanted = static_cast<int64_t>(rows.shape(0));
+            self.wanted = rows.data();
+            self.top_starts = top_starts.data();
+            self.logprobs = logprobs.data();
+            self.ranks = ranks.data();
+            self.top_ids = top_ids.data();
+            self.top_logprobs = top_logprobs.data();
+        }, "rows"_a, "top_starts"_a, "logprobs"_a, "ranks"_a, "top_ids"_a, "top_logprobs"_a);
 }

@@ -26,6 +26,8 @@ struct AttentionItem {
 };
 constexpr int32_t kAllSplits = -1;
 
+struct SampleBatch;
+
 struct Step {
     int64_t num_tokens = 0, num_requests = 0, num_samples = 0;
     int64_t first_sample = 0, num_chunk = 0;  // the samples whose logits are computed at present
@@ -37,6 +39,8 @@ struct Step {
     const int32_t* block_tables = nullptr;    // [num_requests, block_table_width]
     int64_t block_table_width = 0;
     const int32_t* sample_rows = nullptr;  // [num_samples]
+
+    const SampleBatch* batch = nullptr;    // how tokens are chosen; null: only logits are wanted
 
     const AttentionItem* items = nullptr;
     int64_t num_items = 0;

@@ -61,6 +61,7 @@ int64_t AttentionPlan::max_partials(int64_t max_model_len, int num_threads) {
 void Tape::append(const Op& op) {
     if (num_phases() == Pool::kMaxPhases) throw std::length_error("the model has more ops than a tape can hold");
     if (const auto* attention = std::get_if<AttentionArgs>(&op)) prepare_scratch(*attention);
+    if (const auto* sample = std::get_if<SampleArgs>(&op)) prepare_scratch(*sample);
     ops_.push_back(op);
     cuts_.resize(ops_.size());
 }
@@ -84,6 +85,16 @@ void Tape::prepare_scratch(const AttentionArgs& args) {
         scratch.copy = reinterpret_cast<uint32_t*>(memory + 2 * row_words);
         scratch.rows = reinterpret_cast<RowTotal*>(scratch.copy + copy_words_);
         scratch_.push_back(scratch);
+    }
+}
+
+void Tape::prepare_scratch(const SampleArgs& args) {
+    const auto vocab = static_cast<int32_t>(args.vocab);
+    sample_memory_.clear();
+    sample_scratch_.clear();
+    for (int thread = 0; thread < pool_.num_threads(); ++thread) {
+        sample_memory_.emplace_back(sample_scratch_bytes(vocab));
+        sample_scratch_.push_back(make_sample_scratch(sample_memory_.back().data(), vocab));
     }
 }
 
@@ -125,6 +136,7 @@ Tape::Cut Tape::cut(const Op& op) const {
             [&](const EmbedArgs&) { return by_rows(step_.num_tokens); },
             [&](const KVWriteArgs&) { return by_rows(step_.num_tokens); },
             [&](const TakeRowsArgs&) { return by_rows(step_.num_samples); },
+            [&](const SampleArgs&) { return Cut{step_.batch ? step_.num_chunk : 0, {}, 0, 0}; },
             [&](const auto& args) { return by_rows(num_rows(step_, args.rows)); },
         },
         op);
@@ -142,6 +154,12 @@ void Tape::compute(int64_t phase, int64_t tile, int thread) {
                    [&](const RopeArgs& args) { kernels_.rope(args, step_, first, last); },
                    [&](const KVWriteArgs& args) { kernels_.kv_write(args, step_, first, last); },
                    [&](const ScaleArgs& args) { kernels_.scale(args, step_, first, last); },
+                   [&](const SampleArgs& args) {
+                       const float* logits = args.logits + tile * args.stride;
+                       const auto vocab = static_cast<int32_t>(args.vocab);
+                       kernels_.sample(step_.batch->row(step_.first_sample + tile, logits, vocab),
+                                       sample_scratch_[thread]);
+                   },
                    [&](const TakeRowsArgs& args) {
                        for (int64_t row = first; row < last; ++row)
                            std::memcpy(static_cast<char*>(args.out) + row * args.out_stride,

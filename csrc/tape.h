@@ -8,11 +8,12 @@
 #include "kernels.h"
 #include "memory.h"
 #include "pool.h"
+#include "sample_batch.h"
 
 namespace headrace {
 
 using Op = std::variant<EmbedArgs, NormArgs, LinearArgs, GatedArgs, RopeArgs, KVWriteArgs, AttentionArgs, TakeRowsArgs,
-                        ScaleArgs>;
+                        ScaleArgs, SampleArgs>;
 
 // How the rows of a step are shared among threads for attention, the same for all layers.
 class AttentionPlan {
@@ -52,6 +53,7 @@ class Tape final : public Job {
 
     Cut cut(const Op& op) const;
     void prepare_scratch(const AttentionArgs& args);
+    void prepare_scratch(const SampleArgs& args);
 
     Pool& pool_;
     const Kernels& kernels_;
@@ -64,6 +66,8 @@ class Tape final : public Job {
 
     std::vector<Buffer> scratch_memory_;  // one for each thread
     std::vector<AttentionScratch> scratch_;
+    std::vector<Buffer> sample_memory_;  // one for each thread
+    std::vector<SampleScratch> sample_scratch_;
 };
 
 }  // namespace headrace

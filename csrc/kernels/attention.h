@@ -8,6 +8,10 @@
 #pragma once
 
 #include "../args.h"
+#include "convert.h"
+#include "gemm.h"
+#include "math.h"
+#include "rows.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
 

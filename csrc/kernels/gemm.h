@@ -65,17 +65,34 @@ struct WidenedWeights {
     static inline __attribute__((always_inline)) void add_half(Sums<kRows, kPanels>& sums,
                                                                const uint32_t* const* panels, const Operand* x,
                                                                int64_t stride, int64_t k) {
-        Float w[kPanels * kVectors];
+        const auto weights = [&](int v) {
+            const uint32_t* words = panels[v / kVectors] + k / 2 * kPanel + v % kVectors * kLanes;
+            // Otherwise the compiler keeps words of the low half for the high one, and sums go to memory instead.
+            __asm__ volatile("" : "+r"(words));
+            return kHigh ? high(load_pairs(words)) : low(load_pairs(words));
+        };
+        const auto factor = [&](int r) { return broadcast(x[r * stride + k + (kHigh ? 1 : 0)]); };
+        constexpr int kColumns = kPanels * kVectors;
+        if constexpr (kRows < kColumns) {  // hold what is less, and stream the other
+            Float held[kRows];
 #pragma GCC unroll 16
-        for (int v = 0; v < kPanels * kVectors; ++v) {
-            const Pairs pairs = load_pairs(panels[v / kVectors] + k / 2 * kPanel + v % kVectors * kLanes);
-            w[v] = kHigh ? high(pairs) : low(pairs);
-        }
+            for (int r = 0; r < kRows; ++r) held[r] = factor(r);
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-            const Float factor = broadcast(x[r * stride + k + (kHigh ? 1 : 0)]);
+            for (int v = 0; v < kColumns; ++v) {
+                const Float w = weights(v);
 #pragma GCC unroll 16
-            for (int v = 0; v < kPanels * kVectors; ++v) sums.at[r][v] = fma(w[v], factor, sums.at[r][v]);
+                for (int r = 0; r < kRows; ++r) sums.at[r][v] = fma(w, held[r], sums.at[r][v]);
+            }
+        } else {
+            Float held[kColumns];
+#pragma GCC unroll 16
+            for (int v = 0; v < kColumns; ++v) held[v] = weights(v);
+#pragma GCC unroll 16
+            for (int r = 0; r < kRows; ++r) {
+                const Float f = factor(r);
+#pragma GCC unroll 16
+                for (int v = 0; v < kColumns; ++v) sums.at[r][v] = fma(held[v], f, sums.at[r][v]);
+            }
         }
     }
 };

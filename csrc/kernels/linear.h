@@ -2,6 +2,9 @@
 #pragma once
 
 #include "../grid.h"
+#include "convert.h"
+#include "gemm.h"
+#include "math.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
 

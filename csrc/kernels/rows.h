@@ -2,6 +2,8 @@
 #pragma once
 
 #include "../args.h"
+#include "convert.h"
+#include "math.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
 

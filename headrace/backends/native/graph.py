@@ -128,9 +128,8 @@ class Buffers:
             if entry.out is not None:
                 held[entry.out] = self._take(free, _size_of(entry.out, capacity))
                 self._addresses[entry.out] = held[entry.out].address
-            for value in {view.value for view in entry.reads.values()}:
-                if last_use[value] == i and value in held and value not in kept:
-                    free.append(held.pop(value))
+            done = {view.value for view in entry.reads.values() if last_use[view.value] == i}
+            free += [held.pop(value) for value in done if value in held and value not in kept]
 
     def _take(self, free: list[native.Buffer], size: int) -> native.Buffer:
         fitting = [buffer for buffer in free if size <= buffer.size <= 2 * size]
@@ -205,14 +204,18 @@ class Logits:
         self._chunk = chunk  # [LOGIT_ROWS, vocab], a view of the tape's buffer
         self.num_samples = num_samples
 
+    @property
+    def vocab_size(self) -> int:
+        return int(self._chunk.shape[1])
+
     def chunks(self) -> list[tuple[int, int]]:
         """Ranges of samples that are computed together."""
         size = len(self._chunk)
         return [(first, min(first + size, self.num_samples)) for first in range(0, self.num_samples, size)]
 
-    def compute(self, first: int, last: int) -> Float32:
-        """[last - first, vocab], valid until the next call."""
-        self._head.replay_samples(first, last - first)
+    def compute(self, first: int, last: int, batch: native.SampleBatch | None = None) -> Float32:
+        """[last - first, vocab], valid until the next call. With a batch, tokens are chosen too."""
+        self._head.replay_samples(first, last - first, batch)
         return self._chunk[: last - first]
 
     def __array__(self, dtype: object = None, copy: object = None) -> Float32:
@@ -243,6 +246,7 @@ class NativeGraph:
         write_tape(self._tape, forward_entries, self._buffers, self._attention)
         self._head = native.Tape(pool, kernels)
         write_tape(self._head, head_entries, self._buffers, self._attention)
+        self._head.sample(logits=self._buffers.address(logits), stride=stride_of(logits.value), vocab=logits.width)
         self._chunk = self._buffers.rows(logits, capacity.chunk)
         self.num_ops = self._tape.num_ops
 
