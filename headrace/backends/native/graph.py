@@ -15,15 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.backends.native.extension import native
-from headrace.backends.native.memory import LOGIT_ROWS, NativeMemory, num_partials
+from headrace.backends.native.memory import CACHE_LINE, LOGIT_ROWS, NativeMemory, num_partials
 from headrace.backends.native.recorder import Entry, RecordedStep, Recorder, Value, View
 from headrace.model.ops import Activation, AttentionSpec, Ops, Step, StepInputs, StepShape
 
 Float32 = NDArray[np.float32]
 
 FLOAT32, BFLOAT16 = native.Type.float32, native.Type.bfloat16
-CACHE_LINE = 64
-
 # Ops that can write bfloat16, if that is how their result is multiplied.
 _ROUNDING = {"norm", "attention", "gated", "scale"}
 _PRODUCTS = {"linear", "gated"}

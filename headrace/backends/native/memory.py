@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from headrace.model.ops import AttentionSpec, StepShape, StoredTensor
 
 Float32 = NDArray[np.float32]
 
+CACHE_LINE = 64
 LOGIT_ROWS = 64  # whose logits are computed at a time: no array of all samples by the whole vocabulary
 
 _STORED = {"F32": native.Stored.float32, "BF16": native.Stored.bfloat16, "F16": native.Stored.float16}
@@ -26,7 +28,7 @@ class NativeMatrix:
     """A packed matrix. With `is_gated` its panels alternate between gate and up."""
 
     matrix: native.Matrix
-    buffer: native.Buffer  # what `matrix` points into
+    buffer: native.Buffer  # holds what `matrix` points to
     out: int  # columns of a product; for gated_mlp those of its result
     is_gated: bool = False
 
@@ -53,12 +55,34 @@ class RopeTable:
     rotation: native.Rotation  # points into both
 
 
+class _Arena:
+    """Memory for matrices out of large pieces, which huge pages fit into. A step reads all of them."""
+
+    PIECE = 64 << 20
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # weights are packed by several threads
+        self._piece = native.Buffer(0)
+        self._used = 0
+
+    def take(self, size: int) -> tuple[native.Buffer, int]:
+        """Zeroed memory: what it is a part of, and its address, which begins a cache line."""
+        size = -(-size // CACHE_LINE) * CACHE_LINE
+        with self._lock:
+            if self._used + size > self._piece.size:
+                self._piece, self._used = native.Buffer(max(size, self.PIECE)), 0
+            address = self._piece.address + self._used
+            self._used += size
+            return self._piece, address
+
+
 class NativeMemory:
     def __init__(self, dtype: str, num_threads: int) -> None:
         self.type = native.Type.bfloat16 if dtype == "bfloat16" else native.Type.float32
         self.kv_caches: dict[int, native.KVCache] = {}  # layer -> its cache
         self._kv_buffers: list[native.Buffer] = []
         self._num_threads = num_threads
+        self._arena = _Arena()
 
     # ---- weights
 
@@ -80,8 +104,8 @@ class NativeMemory:
         return NativeMatrix(packed.matrix, packed.buffer, inner, is_gated=True)
 
     def _new_matrix(self, out: int, width: int) -> NativeMatrix:
-        buffer = native.Buffer(4 * self._matrix_words(out, width))
-        return NativeMatrix(native.Matrix(buffer.address, 0, out, width, self.type), buffer, out)
+        buffer, address = self._arena.take(4 * self._matrix_words(out, width))
+        return NativeMatrix(native.Matrix(address, 0, out, width, self.type), buffer, out)
 
     def pack_vector(self, part: StoredTensor) -> NativeVector:
         vector = np.empty(part.shape, np.float32)
