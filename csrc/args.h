@@ -56,7 +56,7 @@ struct NormArgs {
     Type out_type;
 };
 
-// out = x @ w.T (+ bias) (+ residual)
+// out = x @ w.T (+ bias) (+ residual). Where the rows are a chunk, x and residual have those of all samples.
 struct LinearArgs {
     Rows rows;
     Operands x;

@@ -18,6 +18,15 @@ inline TileRange tile_range(const Grid& grid, int64_t tile, int64_t num_rows, in
     return {row, end_row < num_rows ? end_row : num_rows, panel, end_panel < num_panels ? end_panel : num_panels};
 }
 
+// The product of a chunk reads the rows of all samples, and begins at its own.
+inline LinearArgs begin_at_chunk(LinearArgs args, const Step& step) {
+    if (args.rows != Rows::chunk) return args;
+    const int64_t size = args.x.type == Type::float32 ? sizeof(float) : sizeof(uint16_t);
+    args.x.data = static_cast<const char*>(args.x.data) + step.first_sample * args.x.stride * size;
+    if (args.residual) args.residual += step.first_sample * args.residual_stride;
+    return args;
+}
+
 // Calls finish(first row, number of rows, products [rows][panels of the tile * 16]) for each few rows of a tile. Rows
 // are divided evenly: 7 are 4 and 3, not 6 and 1.
 template <class Weights, class Finish>
@@ -81,7 +90,8 @@ inline void gated_tile(const GatedArgs& args, const TileRange& range) {
     });
 }
 
-inline void linear(const LinearArgs& args, const Step& step, const Grid& grid, int64_t tile) {
+inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int64_t tile) {
+    const LinearArgs args = begin_at_chunk(op, step);
     const TileRange range = tile_range(grid, tile, num_rows(step, args.rows), args.w.num_panels());
     if (args.w.type == Type::bfloat16) {
         linear_tile<BFloat16Weights>(args, range);
