@@ -148,8 +148,10 @@ class Buffers:
     def rows(self, view: View, num_rows: int) -> Float32:
         """[num_rows, width] of a float32 value, as the memory that it is."""
         size = num_rows * stride_of(view.value)
-        floats = np.frombuffer((ctypes.c_float * size).from_address(self.address(view)), np.float32)
-        return floats.reshape(num_rows, -1)[:, : view.width] if size else np.empty((0, view.width), np.float32)
+        if not size:
+            return np.empty((0, view.width), np.float32)
+        floats = np.ctypeslib.as_array((ctypes.c_float * size).from_address(self.address(view)))
+        return floats.reshape(num_rows, -1)[:, : view.width]
 
 
 def _size_of(value: Value, capacity: Capacity) -> int:
@@ -177,18 +179,21 @@ def write_tape(tape: native.Tape, entries: Sequence[Entry], buffers: Buffers, at
             arguments[name + "_stride"] = stride_of(view.value)
         if entry.op in _PRODUCTS:
             arguments["x_type"] = entry.reads["x"].value.type
-        if entry.op in _ROUNDING:
-            arguments["out_type"] = entry.out.type
         if entry.op == "attention":
             arguments |= {"partials": attention.partials.address, "remaining": attention.remaining.address}
         if entry.out is not None:
-            arguments |= {"out": buffers.address(View(entry.out, 0, 0)), "out_stride": stride_of(entry.out)}
+            arguments |= _destination(entry.op, entry.out, buffers)
         if entry.op == "take_rows":
-            size = _element_size(entry.out)
-            arguments["x_stride"] *= size
-            arguments["out_stride"] *= size
-            arguments["row_bytes"] = entry.out.width * size
+            arguments["x_stride"] *= _element_size(entry.reads["x"].value)
         getattr(tape, entry.op)(**arguments)
+
+
+def _destination(op: str, out: Value, buffers: Buffers) -> dict[str, Any]:
+    address, stride = buffers.address(View(out, 0, out.width)), stride_of(out)
+    if op == "take_rows":  # moves bytes
+        return {"out": address, "out_stride": stride * _element_size(out), "row_bytes": out.width * _element_size(out)}
+    types = {"out_type": out.type} if op in _ROUNDING else {}
+    return {"out": address, "out_stride": stride} | types
 
 
 # ---- the graph -------------------------------------------------------------------------------------------------------
@@ -266,5 +271,6 @@ def _cut_off_head(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     last = max(i for i, entry in enumerate(entries) if entry.op in _PRODUCTS)
     for entry in entries[last:]:
         entry.arguments["rows"] = native.Rows.chunk
-        entry.out.rows = native.Rows.chunk
+        if entry.out is not None:
+            entry.out.rows = native.Rows.chunk
     return list(entries[:last]), list(entries[last:])

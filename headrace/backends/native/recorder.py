@@ -9,7 +9,7 @@ from typing import Any
 from headrace.backends.native.extension import native
 from headrace.backends.native.memory import NativeMatrix, NativeMemory, NativeVector, RopeTable
 from headrace.errors import EngineError
-from headrace.model.ops import ActivationName, AttentionSpec
+from headrace.model.ops import ActivationName, AttentionSpec, Step
 
 TOKEN_IDS, SAMPLE_ROWS = "token ids", "sample rows"  # what a program gets from its step, and only passes on
 
@@ -91,11 +91,17 @@ class Recorder:
         return out
 
     def rms_norm(self, x: View, weight: NativeVector, eps: float) -> View:
+        return self._norm({"x": x}, weight, eps, residual=0, residual_stride=0)
+
+    def rms_residual(self, x: View, weight: NativeVector, eps: float, residual: View) -> View:
+        return self._norm({"x": x, "residual": residual}, weight, eps)
+
+    def _norm(self, reads: dict[str, View], weight: NativeVector, eps: float, **residual: int) -> View:
+        x, size = reads["x"], len(weight.values)
         out = self.value(x.rows, x.width)
-        size = len(weight.values)
         self._emit(
-            "norm", out, {"x": x}, rows=x.rows, weight=weight.address, width=size, runs=x.width // size, eps=eps,
-            residual=0, residual_stride=0,
+            "norm", out, reads, rows=x.rows, weight=weight.address, width=size, runs=x.width // size, eps=eps,
+            **residual,
         )  # fmt: skip
         return out
 
@@ -122,10 +128,10 @@ class Recorder:
             offset += width
         return tuple(pieces)
 
-    def rope(self, x: View, table: RopeTable, step: RecordedStep) -> View:
+    def rope(self, x: View, table: RopeTable, step: Step) -> View:
         return replace(self._rotated(x), rotation=table)
 
-    def paged_attention(self, q: View, k: View, v: View, attention: AttentionSpec, step: RecordedStep) -> View:
+    def paged_attention(self, q: View, k: View, v: View, attention: AttentionSpec, step: Step) -> View:
         cache = self._memory.kv_caches.get(attention.layer)
         if cache is None:
             raise EngineError(f"Layer {attention.layer} has no KV cache.")
@@ -133,13 +139,25 @@ class Recorder:
         out = self.value(q.rows, attention.num_heads * attention.head_dim)
         self._emit(
             "attention", out, {"q": replace(q, rotation=None)}, rotation=_rotation(q), cache=cache,
-            num_heads=attention.num_heads, scale=attention.scale, softcap=0.0, window=0,
+            num_heads=attention.num_heads, scale=attention.scale, softcap=attention.softcap or 0.0,
+            window=attention.window or 0,
         )  # fmt: skip
         return out
 
     def take_rows(self, x: View, rows: str) -> View:
         out = self.value(native.Rows.samples, x.width)
         self._emit("take_rows", out, {"x": x})
+        return out
+
+    def scale(self, x: View, factor: float) -> View:
+        return self._scale(x, factor=factor, softcap=0.0)
+
+    def softcap(self, x: View, cap: float) -> View:
+        return self._scale(x, factor=1.0, softcap=cap)
+
+    def _scale(self, x: View, *, factor: float, softcap: float) -> View:
+        out = self.value(x.rows, x.width)
+        self._emit("scale", out, {"x": x}, rows=x.rows, factor=factor, softcap=softcap, width=x.width)
         return out
 
 

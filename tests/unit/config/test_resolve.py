@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+import headrace.config.resolve as resolve_module
 from headrace.config.engine_config import EngineConfig
 from headrace.config.resolve import resolve
 from headrace.errors import ConfigError
@@ -25,13 +27,37 @@ def test_defaults(model):
     assert config.model.served_model_name == "tiny"
     assert config.model.max_model_len == 8192
     assert config.model.tokenizer == model
-    assert config.worker.backend == "numpy"
-    assert config.scheduler.max_num_batched_tokens == 64
     assert config.limits.vocab_size == 49152
 
 
+# in place of the extension: a module that is there, and one that is not
+@pytest.mark.parametrize(("kernels", "backend", "budget"), [("json", "native", 512), ("no_such_module", "numpy", 64)])
+def test_the_native_kernels_are_the_default_where_they_are_installed(model, monkeypatch, kernels, backend, budget):
+    monkeypatch.setattr(resolve_module, "NATIVE_KERNELS", kernels)
+    config = resolve(EngineConfig(model=model))
+    assert config.worker.backend == backend
+    assert config.scheduler.max_num_batched_tokens == budget
+    assert resolve(EngineConfig(model=model, backend="numpy")).worker.backend == "numpy"
+
+
+def test_weights_keep_their_precision_unless_told_otherwise(model):
+    def dtype(torch_dtype=None, **settings):
+        config = TINY_CONFIG | ({"torch_dtype": torch_dtype} if torch_dtype else {})
+        (Path(model) / "config.json").write_text(json.dumps(config))
+        return resolve(EngineConfig(model=model, backend=settings.pop("backend", "native"), **settings)).model.dtype
+
+    assert dtype("float32") == "float32"
+    assert dtype("bfloat16") == dtype("float16") == "bfloat16"
+    assert dtype("bfloat16", dtype="float32") == "float32"
+    assert dtype("float32", dtype="bfloat16") == "bfloat16"
+    assert dtype("bfloat16", backend="numpy") == "float32"
+    with pytest.raises(ConfigError, match="--dtype: the numpy backend computes in float32 alone"):
+        dtype(backend="numpy", dtype="bfloat16")
+
+
 def test_budget_has_room_for_every_running_request(model):
-    assert resolve(EngineConfig(model=model, max_num_seqs=200)).scheduler.max_num_batched_tokens == 200
+    config = resolve(EngineConfig(model=model, backend="numpy", max_num_seqs=200))
+    assert config.scheduler.max_num_batched_tokens == 200
     with pytest.raises(ConfigError, match=r"--max-num-batched-tokens: 16 is less than --max-num-seqs \(32\)"):
         resolve(EngineConfig(model=model, max_num_seqs=32, max_num_batched_tokens=16))
 
