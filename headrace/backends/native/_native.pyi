@@ -1,0 +1,152 @@
+"""Kernels of the native CPU backend."""
+
+import enum
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+PANEL: int = 16
+
+GROUP: int = 16
+
+SPLIT: int = 256
+
+MAX_HEAD_DIM: int = 256
+
+def instruction_sets() -> list[str]:
+    """Names of the kernels that this processor can run, the quickest first."""
+
+def rounds_rows(name: str) -> bool:
+    """
+    Whether these kernels round rows to bfloat16 before they meet bfloat16 weights.
+    """
+
+def max_partials(max_model_len: int, num_threads: int) -> int:
+    """Places for partial results of attention that a step may need."""
+
+class Type(enum.Enum):
+    float32 = 0
+
+    bfloat16 = 1
+
+class Stored(enum.Enum):
+    float32 = 0
+
+    bfloat16 = 1
+
+    float16 = 2
+
+class Rows(enum.Enum):
+    tokens = 0
+
+    samples = 1
+
+    chunk = 2
+
+class Activation(enum.Enum):
+    silu = 0
+
+    gelu_tanh = 1
+
+class Buffer:
+    def __init__(self, size: int) -> None: ...
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def array(self) -> NDArray[numpy.uint8]:
+        """Its bytes as an array, which keeps it alive."""
+
+class Matrix:
+    def __init__(self, panels: int, bias: int, out: int, in_: int, type: Type) -> None: ...
+
+    @property
+    def out(self) -> int: ...
+
+    @property
+    def in_(self) -> int: ...
+
+    @property
+    def type(self) -> Type: ...
+
+    @property
+    def num_words(self) -> int: ...
+
+    def pack(self, rows: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', writable=False)], stored: Stored, num_rows: int, first: int, panel_step: int = 1, panel_offset: int = 0) -> None: ...
+
+class KVCache:
+    def __init__(self, data: int, type: Type, num_kv_heads: int, head_dim: int, block_size: int) -> None: ...
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the keys and values of 16 slots."""
+
+class Rotation:
+    def __init__(self, cos: int = 0, sin: int = 0, dim: int = 0) -> None: ...
+
+class Pool:
+    def __init__(self, num_threads: int, progress: int) -> None: ...
+
+    @property
+    def num_threads(self) -> int: ...
+
+    def stop(self) -> None:
+        """End its threads."""
+
+def measure_bandwidth(pool: Pool, kernels: str, bytes: int) -> float:
+    """Bytes a second that all threads together read."""
+
+def measure_arithmetic(pool: Pool, kernels: str) -> float:
+    """Operations a second of all threads, on registers alone."""
+
+class Tape:
+    def __init__(self, pool: Pool, kernels: str) -> None: ...
+
+    @property
+    def num_ops(self) -> int: ...
+
+    def embed(self, *, table: Matrix, out: int, out_stride: int) -> None: ...
+
+    def norm(self, *, rows: Rows, x: int, x_stride: int, weight: int, width: int, runs: int, eps: float, residual: int, residual_stride: int, out: int, out_stride: int, out_type: Type) -> None: ...
+
+    def linear(self, *, rows: Rows, x: int, x_stride: int, x_type: Type, w: Matrix, residual: int, residual_stride: int, out: int, out_stride: int) -> None: ...
+
+    def gated(self, *, rows: Rows, x: int, x_stride: int, x_type: Type, w: Matrix, activation: Activation, out: int, out_stride: int, out_type: Type) -> None: ...
+
+    def rope(self, *, rows: Rows, x: int, x_stride: int, rotation: Rotation, num_heads: int, out: int, out_stride: int) -> None: ...
+
+    def kv_write(self, *, k: int, k_stride: int, v: int, v_stride: int, rotation: Rotation, cache: KVCache) -> None: ...
+
+    def attention(self, *, q: int, q_stride: int, rotation: Rotation, cache: KVCache, num_heads: int, scale: float, softcap: float, window: int, out: int, out_stride: int, out_type: Type, partials: int, remaining: int) -> None: ...
+
+    def take_rows(self, *, x: int, x_stride: int, out: int, out_stride: int, row_bytes: int) -> None:
+        """Strides are in bytes."""
+
+    def scale(self, *, rows: Rows, x: int, x_stride: int, factor: float, softcap: float, width: int, out: int, out_stride: int, out_type: Type) -> None: ...
+
+    def replay(self, token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], query_starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], context_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], block_tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], sample_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def sample(self, *, logits: int, stride: int, vocab: int) -> None: ...
+
+    def replay_samples(self, first: int, count: int, batch: SampleBatch | None) -> None:
+        """
+        Ops whose rows are a chunk: samples first to first + count. Without a batch no tokens are chosen.
+        """
+
+class SampleBatch:
+    def __init__(self, *, temperature: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], top_k: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], top_p: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], min_p: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], uniform: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
+
+    def allow(self, starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def ban(self, starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def bias(self, starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def penalise(self, starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], output_counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], repetition: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], presence: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], frequency: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def want_logprobs(self, rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], top_starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], logprobs: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], ranks: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], top_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], top_logprobs: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
