@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.model.ops import Backend
-from headrace.worker.backends import BACKENDS, make_backend
+from headrace.worker.backends import make_backend
+from tests.installed_backends import INSTALLED_BACKENDS
 
 
-@pytest.fixture(params=sorted(BACKENDS))
+@pytest.fixture(params=INSTALLED_BACKENDS)
 def backend_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

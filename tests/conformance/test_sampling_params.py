@@ -11,14 +11,14 @@ from headrace.contracts.engine import EngineCoreEventType
 from headrace.contracts.model_runner import TokenLogprobs
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.frontend.core_client.inproc import InprocClient
-from headrace.worker.backends import BACKENDS
 from tests.conformance.engine_runs import make_client, outputs_of, run_requests
+from tests.installed_backends import INSTALLED_BACKENDS
 from tests.tiny_model import TINY_CONFIG
 
 PROMPT = [5, 6, 7]
 
 
-@pytest.fixture(scope="module", params=sorted(BACKENDS))
+@pytest.fixture(scope="module", params=INSTALLED_BACKENDS)
 def settings(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "config.json").write_text(json.dumps(TINY_CONFIG | {"vocab_size": 64, "eos_token_id": 2}))

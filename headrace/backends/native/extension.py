@@ -8,10 +8,14 @@ from headrace.errors import ConfigError
 
 try:
     from headrace.backends.native import _native as native
-except ImportError as error:  # built without a compiler, or for another Python
+except ImportError as error:
+    # Built without a compiler, or for another Python: there is no such file. Built elsewhere: it may not load here.
+    is_missing = isinstance(error, ModuleNotFoundError) or "cannot import name" in error.msg
     raise ConfigError(
-        "this installation has no native kernels (it was built without a C++ compiler); install headrace again where "
-        "one is found, or use --backend numpy",
+        "this installation has no native kernels (it was built without a C++ compiler, see docs/building.md); install "
+        "headrace again where one is found, or use --backend numpy"
+        if is_missing
+        else f"the native kernels do not load: {error}; install headrace again, or use --backend numpy",
         flag="--backend",
     ) from error
 
@@ -23,7 +27,7 @@ def choose_instruction_set() -> str:
     usable = native.instruction_sets()
     wanted = os.environ.get(ISA_VARIABLE)
     if not wanted:
-        return str(usable[0])
+        return usable[0]
     if wanted not in usable:
         raise ConfigError(f"{ISA_VARIABLE}={wanted} is not one of those that work here: {', '.join(usable)}")
     return wanted
