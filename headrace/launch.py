@@ -139,6 +139,8 @@ class Launcher:
         host = f"[{host}]" if ":" in host else host
         for line in [*phase_table(self._phases, self._began), *self._reports]:
             say(line)
+        if self._settings.backend == "auto" and self._config.worker.backend == "numpy":
+            say("no native kernels are installed, so numpy computes the model: exact, but slow (see docs/building.md)")
         say(f"{self._config.model.served_model_name} is ready at http://{host}:{port}/v1")
 
     # ---- watch -------------------------------------------------------------------------------------------------------

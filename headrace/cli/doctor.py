@@ -9,11 +9,13 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from headrace import __version__
 from headrace.config.cpu import available_memory, usable_cores
 from headrace.config.model_files import locate_model, read_model_facts
+from headrace.config.resolve import NATIVE_KERNELS
 from headrace.errors import StartupError
 from headrace.ipc.run_dir import socket_folder
 
@@ -24,7 +26,7 @@ Line = tuple[bool, str, str]  # is it well, what, how
 
 def run(argv: Sequence[str]) -> int:
     argparse.ArgumentParser(prog="headrace doctor", description=__doc__).parse_args(argv)
-    lines = [*machine(), *packages(), *demo_model(), *sockets()]
+    lines = [*machine(), *packages(), *kernels(), *demo_model(), *sockets()]
     width = max(len(what) for _, what, _ in lines)
     for is_well, what, how in lines:
         print(f"{'ok ' if is_well else 'BAD'}  {what.ljust(width)}  {how}")
@@ -61,6 +63,21 @@ def packages() -> Iterator[Line]:
             yield True, name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             yield False, name, "not installed; pip install headrace brings it"
+
+
+def kernels() -> Iterator[Line]:
+    """Without them numpy computes, which is slow but nothing that is wrong."""
+    if not find_spec(NATIVE_KERNELS):
+        yield True, "native kernels", "none: numpy computes the model, slowly; docs/building.md says how to build them"
+        return
+    try:
+        from headrace.backends.native.extension import choose_instruction_set, native
+
+        chosen = choose_instruction_set()
+    except StartupError as error:
+        yield False, "native kernels", error.message
+    else:
+        yield True, "native kernels", f"{chosen} (usable here: {', '.join(native.instruction_sets())})"
 
 
 def demo_model() -> Iterator[Line]:

@@ -307,6 +307,11 @@ class Backend(Protocol):
     @property
     def sampler(self) -> Sampler: ...
 
+    @property
+    def instruction_set(self) -> str | None:
+        """What its kernels are made for, for the operator to read. None if that is not for the backend to say."""
+        ...
+
     def begin_step(self, inputs: StepInputs) -> Step:
         """Take in one step's batch, for ops that are called one by one. The result is valid until the next call."""
         ...

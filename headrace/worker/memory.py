@@ -20,6 +20,7 @@ MAX_DEFAULT_KV_BYTES = 4 * 2**30
 class MemoryPlan:
     """Sizes in bytes."""
 
+    backend: str  # what computes, for the operator to read
     weight_bytes: int
     step_bytes: int
     kv_block_bytes: int
@@ -40,13 +41,14 @@ class MemoryPlan:
         kv_bytes = self.num_kv_blocks * self.kv_block_bytes
         total = self.weight_bytes + self.step_bytes + kv_bytes
         requests = "request" if self.num_full_requests == 1 else "requests"
-        lines = [
+        rows = [
             ("weights", self.weight_bytes, ""),
             ("activations", self.step_bytes, "largest step"),
             ("KV cache", kv_bytes, f"{self.num_kv_blocks} blocks of {self.block_size} = {self.num_kv_tokens} tokens"),
             ("total", total, f"{self.num_full_requests} {requests} of {self.max_model_len} tokens at once"),
         ]
-        return "\n".join(f"{name:<12}{_mebibytes(size):>12}  {note}".rstrip() for name, size, note in lines)
+        sizes = [f"{name:<12}{_mebibytes(size):>12}  {note}".rstrip() for name, size, note in rows]
+        return "\n".join([f"{'backend':<12}{self.backend}", *sizes])
 
 
 def plan_memory(config: HeadraceConfig) -> MemoryPlan:
@@ -71,6 +73,7 @@ def make_plan(config: HeadraceConfig, backend: Backend, *, weights_loaded: bool)
     block_bytes = memory.kv_block_bytes(layers, config.cache.block_size)
     left = max(0, available_memory() - step_bytes - (0 if weights_loaded else weight_bytes))
     return MemoryPlan(
+        backend=_describe(config, backend),
         weight_bytes=weight_bytes,
         step_bytes=step_bytes,
         kv_block_bytes=block_bytes,
@@ -92,6 +95,12 @@ def largest_step(config: HeadraceConfig, layers: Sequence[AttentionSpec]) -> Ste
         vocab_size=facts.vocab_size,
         attention=max(layers, key=lambda layer: layer.num_heads * layer.head_dim),
     )
+
+
+def _describe(config: HeadraceConfig, backend: Backend) -> str:
+    instruction_set = f" ({backend.instruction_set})" if backend.instruction_set else ""
+    threads = "1 thread" if config.worker.num_threads == 1 else f"{config.worker.num_threads} threads"
+    return f"{config.worker.backend}{instruction_set}, {config.model.dtype}, {threads}"
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

@@ -25,12 +25,14 @@ PATIENCE_S = 60.0  # for what should take a second or two, on a machine that is 
 class Server:
     """`python -m headrace serve ...` on a free port. Reads stderr as it comes; ends only what it has started."""
 
-    def __init__(self, *args: str, port: str = "0", env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *args: str, port: str = "0", env: dict[str, str] | None = None, folder: Path = REPOSITORY
+    ) -> None:
         # Between the server and us, so that a test can take away the reader of its stderr.
         self._relay = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "headrace", "serve", *args, "--port", port],
-            cwd=REPOSITORY,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._relay.stdin,

@@ -15,6 +15,8 @@ from headrace.model.ops import StepInputs
 
 
 class NumpyBackend:
+    instruction_set = None  # BLAS chooses for itself
+
     def __init__(self, num_threads: int) -> None:
         self._pool = ThreadPool(num_threads)
         self._blas = Blas(num_threads)

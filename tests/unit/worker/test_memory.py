@@ -73,6 +73,6 @@ def test_too_little_for_one_request_names_flag_and_need(
 def test_the_plan_reads_as_a_table(tmp_path: Path) -> None:
     plan = plan_memory(config(tmp_path, max_model_len=1024, max_num_seqs=2))
     lines = plan.render().splitlines()
-    assert [line.split()[0] for line in lines] == ["weights", "activations", "KV", "total"]
-    assert "128 blocks of 16 = 2048 tokens" in lines[2]
-    assert "2 requests of 1024 tokens" in lines[3]
+    assert [line.split()[0] for line in lines] == ["backend", "weights", "activations", "KV", "total"]
+    assert "128 blocks of 16 = 2048 tokens" in lines[3]
+    assert "2 requests of 1024 tokens" in lines[4]
