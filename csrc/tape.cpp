@@ -4,6 +4,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "denormals.h"
+
 namespace headrace {
 
 // ---- attention ------------------------------------------------------------------------------------------------------
@@ -145,6 +147,8 @@ Tape::Cut Tape::cut(const Op& op) const {
 void Tape::compute(int64_t phase, int64_t tile, int thread) {
     const Cut& cut = cuts_[phase];
     const int64_t first = tile * cut.rows, last = std::min(first + cut.rows, cut.num_rows);
+    // Choosing tokens compares every float as what it is.
+    const DenormalsAreZero unless_sampling(!std::holds_alternative<SampleArgs>(ops_[phase]));
     std::visit(Overloaded{
                    [&](const LinearArgs& args) { kernels_.linear(args, step_, cut.grid, tile); },
                    [&](const GatedArgs& args) { kernels_.gated(args, step_, cut.grid, tile); },

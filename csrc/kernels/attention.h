@@ -68,27 +68,10 @@ inline void kv_write(const KVWriteArgs& args, const Step& step, int64_t first_ro
     }
 }
 
-// The groups that hold the positions of one split, for one KV head: keys[g] and values[g] of positions 16 g to 16 g + 15.
-struct SplitGroups {
-    const uint32_t* keys[kSplit / kGroup];
-    const uint32_t* values[kSplit / kGroup];
-};
-
-// Where blocks are whole groups, a group of positions is a group of the cache. Else it is put together, position by
-// position, in `copy`; which is slow, and for block sizes that nobody should want.
-inline void find_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_head, int64_t start, int64_t count,
-                        uint32_t* copy, SplitGroups& groups) {
-    const int64_t num_groups = (count + kGroup - 1) / kGroup;
-    if (cache.block_size % kGroup == 0) {
-        const int64_t groups_in_block = cache.block_size / kGroup;
-        for (int64_t g = 0; g < num_groups; ++g) {
-            const int64_t place = start / kGroup + g;
-            const int64_t group = blocks[place / groups_in_block] * groups_in_block + place % groups_in_block;
-            groups.keys[g] = cache.group(group, kv_head);
-            groups.values[g] = groups.keys[g] + cache.key_words();
-        }
-        return;
-    }
+// Puts groups of positions together where blocks are not whole groups, position by position: slow, and for block sizes
+// that nobody should want.
+inline void copy_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_head, int64_t start, int64_t count,
+                        uint32_t* copy) {
     const int64_t key_rows = cache.key_words() / kGroup;
     const int64_t pair = cache.type == Type::float32 ? 1 : 2, value_rows = kGroup / pair;
     for (int64_t p = 0; p < count; ++p) {
@@ -111,12 +94,33 @@ inline void find_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_
                 }
             }
     }
-    for (int64_t g = 0; g < num_groups; ++g) {
-        groups.keys[g] = copy + g * cache.group_words();
-        groups.values[g] = groups.keys[g] + cache.key_words();
-    }
 }
 
+// The groups that hold the positions of one split, for one KV head: keys[g] and values[g] of positions 16 g to 16 g + 15.
+struct SplitGroups {
+    const uint32_t* keys[kSplit / kGroup + kMaxPanels];  // behind the last is what will be read then: values
+    const uint32_t* values[kSplit / kGroup];
+};
+
+// Where blocks are whole groups, a group of positions is a group of the cache. Else it is put together in `copy`.
+inline void find_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_head, int64_t start, int64_t count,
+                        uint32_t* copy, SplitGroups& groups) {
+    const int64_t num_groups = (count + kGroup - 1) / kGroup;
+    if (cache.block_size % kGroup == 0) {
+        const int64_t groups_in_block = cache.block_size / kGroup;
+        for (int64_t g = 0; g < num_groups; ++g) {
+            const int64_t place = start / kGroup + g;
+            const int64_t group = blocks[place / groups_in_block] * groups_in_block + place % groups_in_block;
+            groups.keys[g] = cache.group(group, kv_head);
+        }
+    } else {
+        copy_groups(cache, blocks, kv_head, start, count, copy);
+        for (int64_t g = 0; g < num_groups; ++g) groups.keys[g] = copy + g * cache.group_words();
+    }
+    for (int64_t g = 0; g < num_groups; ++g) groups.values[g] = groups.keys[g] + cache.key_words();
+    for (int64_t g = 0; g < kMaxPanels; ++g)
+        groups.keys[num_groups + g] = g < num_groups ? groups.values[g] : groups.values[0];
+}
 // ---- one split ------------------------------------------------------------------------------------------------------
 
 // Positions first to last of the split are those that a row sees.
@@ -227,10 +231,11 @@ struct Attention {
         const int64_t count = end - start < kSplit ? end - start : kSplit;
         const int64_t width = round_up(count, kGroup), value_width = cache.value_width();
         const int32_t* blocks = step.block_tables + item.request * step.block_table_width;
-        SplitGroups groups;
+        SplitGroups groups = {};
         find_groups(cache, blocks, kv_head, start, count, scratch.copy, groups);
 
-        const PanelSource values{groups.values, kGroup, count, cache.value_words() / (value_width / kPanel)};
+        const PanelSource keys{groups.keys, true, cache.head_dim, cache.head_dim, 0};
+        const PanelSource values{groups.values, false, kGroup, count, cache.value_words() / (value_width / kPanel)};
         alignas(64) float scores[kMaxRows * kSplit];
         alignas(64) Operand weights[kMaxRows * kSplit];
         alignas(64) float sums[kMaxRows * kMaxHeadDim];
@@ -241,10 +246,7 @@ struct Attention {
             for (int64_t r = 0; r < rows; ++r)
                 is_seen |= visible(args, step.positions[token(row + r)], start, count).any();
             if (!is_seen) continue;
-            for (int64_t g = 0; g < width / kGroup; ++g) {
-                const PanelSource keys{&groups.keys[g], cache.head_dim, cache.head_dim, cache.key_words()};
-                multiply<Weights>(rows, query(row), query_stride(), keys, 0, 1, scores + g * kGroup, kSplit);
-            }
+            multiply<Weights>(rows, query(row), query_stride(), keys, 0, width / kGroup, scores, kSplit);
             for (int64_t r = 0; r < rows; ++r)
                 parts[r] = weigh(args, scores + r * kSplit, width,
                                  visible(args, step.positions[token(row + r)], start, count), weights + r * kSplit);

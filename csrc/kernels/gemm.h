@@ -14,25 +14,36 @@ constexpr int kVectors = static_cast<int>(kPanel) / kLanes;  // in a panel's row
 // Rows of one tile: as many as leave registers for one panel (AVX2: 6), but no more than two panels' (AVX-512: 12).
 constexpr int kMaxRows = kMaxAccumulators / kVectors > 12 ? 12 : kMaxAccumulators / kVectors;
 
+constexpr int kMaxPanels = 4;
+
 // Panels beside one another, so that few rows too keep enough sums in flight to hide the latency of an addition.
 constexpr int panels_for(int rows) {
-    for (int panels = 4; panels > 1; panels /= 2)
+    for (int panels = kMaxPanels; panels > 1; panels /= 2)
         if (rows * panels * kVectors <= kMaxAccumulators) return panels;
     return 1;
 }
 
+// `add` of the weights below is always inlined: called, it would keep sums in memory instead of registers.
 template <int kRows, int kPanels>
 struct Sums {
     Float at[kRows][kPanels * kVectors];
 };
 
+// The row of words `row` of panels that come next, into the nearest cache.
+template <int kPanels>
+HEADRACE_SHARED void fetch(const uint32_t* const* next, int64_t row) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) prefetch(next[p] + row * kPanel);
+}
+
 struct Float32Weights {
     using Operand = float;
 
     template <int kRows, int kPanels>
-    static inline void add(Sums<kRows, kPanels>& sums, const uint32_t* const* panels, const Operand* x, int64_t stride,
-                           int64_t inputs) {
+    HEADRACE_SHARED static void add(Sums<kRows, kPanels>& sums, const uint32_t* const* panels,
+                                    const uint32_t* const* next, const Operand* x, int64_t stride, int64_t inputs) {
         for (int64_t k = 0; k < inputs; ++k) {
+            fetch<kPanels>(next, k);
             Float w[kPanels * kVectors];
 #pragma GCC unroll 16
             for (int v = 0; v < kPanels * kVectors; ++v)
@@ -52,9 +63,10 @@ struct WidenedWeights {
     using Operand = float;
 
     template <int kRows, int kPanels>
-    static inline void add(Sums<kRows, kPanels>& sums, const uint32_t* const* panels, const Operand* x, int64_t stride,
-                           int64_t inputs) {
+    HEADRACE_SHARED static void add(Sums<kRows, kPanels>& sums, const uint32_t* const* panels,
+                                    const uint32_t* const* next, const Operand* x, int64_t stride, int64_t inputs) {
         for (int64_t k = 0; k + 1 < inputs; k += 2) {
+            fetch<kPanels>(next, k / 2);
             add_half<kRows, kPanels, false>(sums, panels, x, stride, k);
             add_half<kRows, kPanels, true>(sums, panels, x, stride, k);
         }
@@ -62,9 +74,8 @@ struct WidenedWeights {
     }
 
     template <int kRows, int kPanels, bool kHigh>
-    static inline __attribute__((always_inline)) void add_half(Sums<kRows, kPanels>& sums,
-                                                               const uint32_t* const* panels, const Operand* x,
-                                                               int64_t stride, int64_t k) {
+    HEADRACE_SHARED static void add_half(Sums<kRows, kPanels>& sums, const uint32_t* const* panels, const Operand* x,
+                                         int64_t stride, int64_t k) {
         const auto weights = [&](int v) {
             const uint32_t* words = panels[v / kVectors] + k / 2 * kPanel + v % kVectors * kLanes;
             // Otherwise the compiler keeps words of the low half for the high one, and sums go to memory instead.
@@ -103,9 +114,10 @@ struct PairWeights {
     using Operand = uint16_t;
 
     template <int kRows, int kPanels>
-    static inline void add(Sums<kRows, kPanels>& sums, const uint32_t* const* panels, const Operand* x, int64_t stride,
-                           int64_t inputs) {
+    HEADRACE_SHARED static void add(Sums<kRows, kPanels>& sums, const uint32_t* const* panels,
+                                    const uint32_t* const* next, const Operand* x, int64_t stride, int64_t inputs) {
         for (int64_t k = 0; k + 1 < inputs; k += 2) {
+            fetch<kPanels>(next, k / 2);
             Pairs w[kPanels * kVectors];
 #pragma GCC unroll 16
             for (int v = 0; v < kPanels * kVectors; ++v)
@@ -134,28 +146,37 @@ using BFloat16Weights = PairWeights;
 using BFloat16Weights = WidenedWeights;
 #endif
 
-// Where panels lie: in one piece, or (keys and values in the cache) in chunks of inputs, each with its own address.
+// Where panels lie. Those of a matrix lie one after another. In the cache every group of positions has its own address:
+// of keys a group is a panel, of values a chunk of the inputs of all panels.
 struct PanelSource {
-    const uint32_t* const* chunks;
-    int64_t chunk_inputs;  // of every chunk but the last
-    int64_t inputs;        // of all chunks
-    int64_t panel_words;   // from one panel to the next within a chunk
+    const uint32_t* const* starts;
+    bool is_start_of_panel;  // starts[panel], and one more after the last; else starts[chunk]
+    int64_t chunk_inputs;    // of every chunk but the last
+    int64_t inputs;          // of all chunks
+    int64_t panel_words;     // from one panel to the next within a chunk
+
+    HEADRACE_SHARED const uint32_t* at(int64_t chunk, int64_t panel) const {
+        return is_start_of_panel ? starts[panel] : starts[chunk] + panel * panel_words;
+    }
 };
 
 template <class Weights, int kRows, int kPanels>
-inline void multiply_block(const typename Weights::Operand* x, int64_t stride, const PanelSource& w, int64_t panel,
+__attribute__((noinline)) static void multiply_block(const typename Weights::Operand* x, int64_t stride, const PanelSource& w, int64_t panel,
                            float* out, int64_t out_stride) {
     Sums<kRows, kPanels> sums;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
         for (int v = 0; v < kPanels * kVectors; ++v) sums.at[r][v] = broadcast(0.0f);
-    const uint32_t* const* chunk = w.chunks;
-    for (int64_t k = 0; k < w.inputs; k += w.chunk_inputs, ++chunk) {
-        const uint32_t* panels[kPanels];
-        for (int p = 0; p < kPanels; ++p) panels[p] = *chunk + (panel + p) * w.panel_words;
-        const int64_t left = w.inputs - k;
-        Weights::template add<kRows, kPanels>(sums, panels, x + k, stride, left < w.chunk_inputs ? left : w.chunk_inputs);
+    const bool has_chunks = w.chunk_inputs < w.inputs;
+    for (int64_t k = 0, chunk = 0; k < w.inputs; k += w.chunk_inputs, ++chunk) {
+        const int64_t left = w.inputs - k, inputs = left < w.chunk_inputs ? left : w.chunk_inputs;
+        const uint32_t *panels[kPanels], *next[kPanels];
+        for (int p = 0; p < kPanels; ++p) {
+            panels[p] = w.at(chunk, panel + p);
+            next[p] = has_chunks ? w.at(left > inputs ? chunk + 1 : chunk, panel + p) : w.at(0, panel + kPanels + p);
+        }
+        Weights::template add<kRows, kPanels>(sums, panels, next, x + k, stride, inputs);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)

@@ -27,30 +27,34 @@ inline LinearArgs begin_at_chunk(LinearArgs args, const Step& step) {
     return args;
 }
 
-// Calls finish(first row, number of rows, products [rows][panels of the tile * 16]) for each few rows of a tile. Rows
-// are divided evenly: 7 are 4 and 3, not 6 and 1.
+// Calls finish(first row, number of rows, first panel, number of panels, products [rows][panels * 16]) for each few rows
+// and panels of a tile. Rows pass over a panel while it is in the nearest cache. They are divided evenly: 7 are 4 and 3,
+// not 6 and 1. `together` panels are not divided.
 template <class Weights, class Finish>
-inline void multiply_tile(const Operands& x, const Matrix& w, const TileRange& range, Finish finish) {
+inline void multiply_tile(const Operands& x, const Matrix& w, const TileRange& range, int64_t together, Finish finish) {
     using Operand = typename Weights::Operand;
-    constexpr int64_t kStride = 4 * kPanel;
-    alignas(64) float products[kMaxRows * kStride];
-    const PanelSource source{&w.panels, w.in, w.in, w.panel_words()};
+    alignas(64) float products[kMaxRows * kMaxPanels * kPanel];
+    const PanelSource source{&w.panels, false, w.in, w.in, w.panel_words()};
     const int64_t rows = range.last_row - range.first_row, blocks = (rows + kMaxRows - 1) / kMaxRows;
-    int64_t row = range.first_row;
-    for (int64_t block = 0; block < blocks; ++block) {
-        const int64_t count = (range.last_row - row + blocks - block - 1) / (blocks - block);
-        const Operand* first = static_cast<const Operand*>(x.data) + row * x.stride;
-        multiply<Weights>(count, first, x.stride, source, range.first_panel, range.last_panel - range.first_panel,
-                          products, kStride);
-        finish(row, count, products, kStride);
-        row += count;
+    const int64_t panels_beside = panels_for(static_cast<int>((rows + blocks - 1) / blocks));
+    const int64_t step = panels_beside > together ? panels_beside : together;
+    for (int64_t panel = range.first_panel; panel < range.last_panel; panel += step) {
+        const int64_t panels = range.last_panel - panel < step ? range.last_panel - panel : step;
+        for (int64_t block = 0; block < blocks; ++block) {
+            const int64_t row = range.first_row + rows * block / blocks;
+            const int64_t count = range.first_row + rows * (block + 1) / blocks - row;
+            const Operand* first = static_cast<const Operand*>(x.data) + row * x.stride;
+            multiply<Weights>(count, first, x.stride, source, panel, panels, products, step * kPanel);
+            finish(row, count, panel, panels, products, step * kPanel);
+        }
     }
 }
 
 template <class Weights>
 inline void linear_tile(const LinearArgs& args, const TileRange& range) {
-    const int64_t first = range.first_panel * kPanel, width = (range.last_panel - range.first_panel) * kPanel;
-    multiply_tile<Weights>(args.x, args.w, range, [&](int64_t row, int64_t rows, const float* products, int64_t stride) {
+    const auto finish = [&](int64_t row, int64_t rows, int64_t panel, int64_t panels, const float* products,
+                            int64_t stride) {
+        const int64_t first = panel * kPanel, width = panels * kPanel;
         for (int64_t r = 0; r < rows; ++r) {
             const float* product = products + r * stride;
             float* out = args.out + (row + r) * args.out_stride + first;
@@ -61,7 +65,8 @@ inline void linear_tile(const LinearArgs& args, const TileRange& range) {
                 store(out + i, sum);
             }
         }
-    });
+    };
+    multiply_tile<Weights>(args.x, args.w, range, 1, finish);
 }
 
 inline Float activate(Activation activation, Float x) {
@@ -70,8 +75,9 @@ inline Float activate(Activation activation, Float x) {
 
 template <class Weights>
 inline void gated_tile(const GatedArgs& args, const TileRange& range) {
-    const int64_t first = range.first_panel * kPanel, width = (range.last_panel - range.first_panel) * kPanel;
-    multiply_tile<Weights>(args.x, args.w, range, [&](int64_t row, int64_t rows, const float* products, int64_t stride) {
+    const auto finish = [&](int64_t row, int64_t rows, int64_t first_panel, int64_t panels, const float* products,
+                            int64_t stride) {
+        const int64_t first = first_panel * kPanel, width = panels * kPanel;
         for (int64_t r = 0; r < rows; ++r) {
             const float* product = products + r * stride;
             for (int64_t panel = 0; panel < width; panel += 2 * kPanel) {
@@ -87,7 +93,8 @@ inline void gated_tile(const GatedArgs& args, const TileRange& range) {
                 }
             }
         }
-    });
+    };
+    multiply_tile<Weights>(args.x, args.w, range, 2, finish);
 }
 
 inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int64_t tile) {
