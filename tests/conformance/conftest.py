@@ -10,6 +10,8 @@ from headrace.model.ops import Backend
 from headrace.worker.backends import make_backend
 from tests.installed_backends import INSTALLED_BACKENDS
 
+collect_ignore = [] if "native" in INSTALLED_BACKENDS else ["test_bitwise.py"]
+
 
 @pytest.fixture(params=INSTALLED_BACKENDS)
 def backend_name(request: pytest.FixtureRequest) -> str:
