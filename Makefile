@@ -21,7 +21,7 @@ DEV_READY := $(VENV)/.ready-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test check native stub sanitize emulate simulate mutants bench clean
+.PHONY: help setup serve test check native stub sanitize emulate simulate mutants bitwise accuracy bench clean
 
 help: ## this list
 	@echo 'usage: make TARGET [ARGS="..."] [PYTHON=python3.12]'
@@ -59,6 +59,12 @@ simulate: $(SERVE_READY) ## run the simulated engine: N seeds, all cores; ARGS="
 
 mutants: $(TEST_READY) ## put 100 small mistakes into the core and count those that the tests find; ARGS="--count 20 --seed 7"
 	@exec $(PY) -m tools.mutants $(ARGS)
+
+bitwise: $(TEST_READY) $(NATIVE_READY) ## the demo model's tokens and logprobs, bit for bit, in any batch; ARGS="--dtype float32 --requests 50"
+	@exec $(PY) -m tests.conformance.bitwise $(ARGS)
+
+accuracy: $(TEST_READY) $(NATIVE_READY) ## the demo model's perplexity in bfloat16 beside float32, over 20,000 tokens
+	@exec $(PY) -m tests.golden.perplexity
 
 bench: $(SERVE_READY) $(NATIVE_READY) ## run the benchmarks; ARGS goes to benchmarks/run.py
 	@exec $(PY) benchmarks/run.py $(ARGS)
