@@ -123,16 +123,15 @@ inline void find_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_
 }
 // ---- one split ------------------------------------------------------------------------------------------------------
 
-// Positions first to last of the split are those that a row sees.
+// Positions first to last of the split, both from 0 to its `count`, are those that a row sees.
 struct Visible {
     int64_t first, last;
     bool any() const { return first < last; }
 };
 
 inline Visible visible(const AttentionArgs& args, int64_t position, int64_t start, int64_t count) {
-    const int64_t last = position + 1 - start < count ? position + 1 - start : count;
-    const int64_t first = args.window ? position + 1 - args.window - start : 0;
-    return {first > 0 ? first : 0, last};
+    const auto within = [&](int64_t place) { return place < 0 ? 0 : place < count ? place : count; };
+    return {args.window ? within(position + 1 - args.window - start) : 0, within(position + 1 - start)};
 }
 
 // Scores [count rounded up to groups] to weights relative to their maximum, as operands; zero where nothing is seen.

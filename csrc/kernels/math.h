@@ -26,15 +26,25 @@ inline Float exp(Float x) {
 
 inline Float silu(Float x) { return x / (broadcast(1.0f) + exp(broadcast(0.0f) - x)); }
 
+// To about one unit in the last place. 1 - 2 / (1 + e^2x) would lose what is small against 1, and most of what a softcap
+// sees is: near 0, a polynomial. Source: Cephes (tanhf.c).
 inline Float tanh(Float x) {
-    return broadcast(1.0f) - broadcast(2.0f) / (broadcast(1.0f) + exp(x + x));
+    const Float square = x * x;
+    Float p = broadcast(-5.70498872745e-3f);
+    p = fma(p, square, broadcast(2.06390887954e-2f));
+    p = fma(p, square, broadcast(-5.37397155531e-2f));
+    p = fma(p, square, broadcast(1.33314422036e-1f));
+    p = fma(p, square, broadcast(-3.33332819422e-1f));
+    const Float near = fma(p * square, x, x);
+    const Float far = broadcast(1.0f) - broadcast(2.0f) / (broadcast(1.0f) + exp(x + x));
+    return select(square < broadcast(0.625f * 0.625f), near, far);
 }
 
-// GELU in its tanh form. Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
+// GELU in its tanh form, x / 2 (1 + tanh u), as x / (1 + e^-2u), which is the same and loses nothing where tanh u is
+// near -1. Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
 inline Float gelu_tanh(Float x) {
-    const Float cubed = x * x * x;
-    const Float inner = broadcast(0.79788456f) * fma(cubed, broadcast(0.044715f), x);
-    return broadcast(0.5f) * x * (broadcast(1.0f) + tanh(inner));
+    const Float u = broadcast(0.79788456f) * fma(x * x * x, broadcast(0.044715f), x);
+    return x / (broadcast(1.0f) + exp(broadcast(-2.0f) * u));
 }
 
 inline float exp(float x) {
