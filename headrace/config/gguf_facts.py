@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.config.model_facts import ModelFacts, RopeFacts
+from headrace.config.model_facts import LinearScaling, ModelFacts, RopeFacts, YarnScaling
 from headrace.errors import ModelFormatError, UnsupportedModelError
 from headrace.formats.gguf import GGUFFile, read_gguf
 
@@ -22,12 +22,13 @@ ARCHITECTURES = ("llama",)  # general.architecture; the same word is the key in 
 _FACT_KEYS = frozenset({
     "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
     "attention.head_count_kv", "attention.key_length", "attention.value_length",
-    "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count",
+    "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count", "rope.scaling.type",
+    "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
+    "rope.scaling.finetuned",
 })  # fmt: skip
 _NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "expert_count": (0,),
     "expert_used_count": (0,),
-    "rope.scaling.type": ("none",),
     "rope.scale_linear": (1.0,),
     "attention.causal": (True,),
     "attention.sliding_window": (0,),
@@ -77,7 +78,7 @@ class _Reader:
             head_dim=head_dim,
             max_position_embeddings=self.integer("context_length"),
             rms_norm_eps=self.number("attention.layer_norm_rms_epsilon"),
-            rope=RopeFacts(base=self.number("rope.freq_base", 10000.0), dim=head_dim),
+            rope=RopeFacts(self.number("rope.freq_base", 10000.0), head_dim, self.rope_scaling()),
             tie_word_embeddings="output.weight" not in self.file.tensors,
             eos_token_ids=self.eos_token_ids(),
             bos_token_id=self.token_id("bos"),
@@ -95,6 +96,31 @@ class _Reader:
                 continue
             if self.metadata[key] not in _NEUTRAL_VALUES.get(setting, ()):
                 raise UnsupportedModelError(f"{self.file.path}: {key} = {self.metadata[key]!r} is not supported")
+
+    def rope_scaling(self) -> LinearScaling | YarnScaling | None:
+        """As llama.cpp reads it (llama-model.cpp): a factor without a type is linear. Whether the model was trained
+        with it (`finetuned`) changes nothing."""
+        key = f"{self.architecture}.rope.scaling.type"
+        word = self.metadata.get(key, "linear")
+        if word not in ("none", "linear", "yarn"):
+            raise UnsupportedModelError(f"{self.file.path}: {key} = {word!r} is not supported")
+        factor = self.number("rope.scaling.factor", 1.0)
+        attention_factor = self.number("rope.scaling.attn_factor", 1.0)
+        if word == "yarn":
+            return YarnScaling(
+                factor=factor,
+                original_max_position_embeddings=self.integer(
+                    "rope.scaling.original_context_length", self.integer("context_length")
+                ),
+                # beside the one that YaRN has by itself (rope_yarn in ggml's ops.cpp)
+                attention_factor=attention_factor * (1 + 0.1 * math.log(max(factor, 1.0))),
+            )
+        if attention_factor != 1:
+            raise UnsupportedModelError(
+                f"{self.file.path}: {self.architecture}.rope.scaling.attn_factor = {attention_factor} is supported "
+                "with yarn alone"
+            )
+        return LinearScaling(factor) if word == "linear" and factor != 1 else None
 
     def require_equal(self, setting: str, expected: int) -> None:
         value = self.integer(setting, expected)

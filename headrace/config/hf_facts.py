@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from headrace.config.model_facts import ModelFacts, RopeFacts
+from headrace.config.hf_rope import read_rope
+from headrace.config.model_facts import ModelFacts
 from headrace.errors import ModelFormatError, UnsupportedModelError
 from headrace.formats.hf_config import HFConfig, read_hf_config
 from headrace.formats.safetensors import has_safetensors, read_safetensors
@@ -70,31 +71,13 @@ class _Reader:
             head_dim=head_dim,
             max_position_embeddings=self.integer("max_position_embeddings"),
             rms_norm_eps=self.number("rms_norm_eps", self.config.get("rms_norm_eps", 1e-6)),
-            rope=RopeFacts(base=self.rope_base(), dim=head_dim),
+            rope=read_rope(self.config, self.files.path, head_dim),
             tie_word_embeddings=self.config.get("tie_word_embeddings", False) is True,
             eos_token_ids=self.files.eos_token_ids,
             bos_token_id=self.bos_token_id(),
             num_parameters=_count_parameters(folder),
             has_float32_weights=self.has_float32_weights(folder),
         )
-
-    def rope_base(self) -> float:
-        """From `rope_parameters` (transformers 5) or from `rope_theta` and `rope_scaling` (before)."""
-        base = self.config.get("rope_theta", 10000.0)
-        for setting in ("rope_scaling", "rope_parameters"):
-            parameters = self.config.get(setting)
-            if parameters is None:
-                continue
-            if not isinstance(parameters, dict):
-                raise ModelFormatError(f"{self.files.path}: {setting} is {parameters!r}, not an object")
-            for key, value in parameters.items():
-                if key == "rope_theta":
-                    base = value
-                elif (key not in ("rope_type", "type") or value != "default") and not (
-                    key == "partial_rotary_factor" and value == 1.0
-                ):
-                    raise self.unsupported(f"{setting}.{key}", value)
-        return self.number("rope_theta", base)
 
     def has_float32_weights(self, folder: Path) -> bool:
         """As stored; where there are no weights, as config.json says."""

@@ -5,11 +5,37 @@ from __future__ import annotations
 import msgspec
 
 
+class LinearScaling(msgspec.Struct, frozen=True, tag="linear"):
+    factor: float
+
+
+class Llama3Scaling(msgspec.Struct, frozen=True, kw_only=True, tag="llama3"):
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+class YarnScaling(msgspec.Struct, frozen=True, kw_only=True, tag="yarn"):
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None  # None: follows from the factor and the two below
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+
+
 class RopeFacts(msgspec.Struct, frozen=True):
-    """Rotary position embedding: angle of pair i at position p is p * base ** (-2 i / dim)."""
+    """Rotary position embedding: angle of pair i at position p is p * base ** (-2 i / dim), unless it is scaled.
+
+    `model.rope` computes what is said here; names follow transformers.
+    """
 
     base: float
     dim: int  # of each head's dimensions, how many are rotated
+    scaling: LinearScaling | Llama3Scaling | YarnScaling | None = None
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):

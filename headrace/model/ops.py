@@ -122,8 +122,8 @@ class Ops(Protocol):
     def rope(self, x: Activation, table: Weight, step: Step) -> Activation:
         """Rotate each head of table's head_dim by the token's position: `[n, heads * head_dim]` -> the same.
 
-        Half-split order: with (a, b) = (x[i], x[i + dim/2]) of a head and t = position * base^(-2i/dim), the result
-        is (a cos t - b sin t, b cos t + a sin t). Source: Su et al., RoFormer, 2021.
+        Half-split order: with (a, b) = (x[i], x[i + dim/2]) of a head and t = position * frequencies[i], the result is
+        (a cos t - b sin t, b cos t + a sin t), times the table's factor. Source: Su et al., RoFormer, 2021.
         """
         ...
 
@@ -255,8 +255,11 @@ class Memory(Protocol):
 
     def pack_vector(self, part: StoredTensor) -> Weight: ...
 
-    def rope_table(self, base: float, dim: int, num_positions: int) -> Weight:
-        """Sines and cosines of every position, for heads of `dim` elements that are rotated whole."""
+    def rope_table(self, frequencies: Float64Array, num_positions: int, factor: float = 1.0) -> Weight:
+        """Sines and cosines of every position, times `factor`, for heads that are rotated whole.
+
+        `frequencies` [head_dim / 2] are angles for each position, in radians (`model.rope`).
+        """
         ...
 
     def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None: ...

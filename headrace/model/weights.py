@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.config.model_facts import ModelFacts
+from headrace.config.model_facts import ModelFacts, RopeFacts
 from headrace.model.ops import Activation, AttentionSpec, Ops, Step, Weight
 
 
@@ -45,8 +45,7 @@ class RopeSpec:
     """A rope table; computed, not read."""
 
     name: str
-    base: float
-    dim: int
+    facts: RopeFacts
 
 
 WeightSpec = MatrixSpec | VectorSpec | RopeSpec

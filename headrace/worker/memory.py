@@ -131,7 +131,7 @@ def _weight_bytes(memory: Memory, spec: WeightSpec, num_positions: int) -> int:
         case VectorSpec():
             return memory.vector_bytes(spec.size)
         case RopeSpec():
-            return memory.rope_bytes(spec.dim, num_positions)
+            return memory.rope_bytes(spec.facts.dim, num_positions)
 
 
 def _mebibytes(size: int) -> str:

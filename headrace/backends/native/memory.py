@@ -15,6 +15,7 @@ from headrace.errors import UnsupportedModelError
 from headrace.model.ops import AttentionSpec, StepShape, StoredTensor
 
 Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
 
 CACHE_LINE = 64
 LOGIT_ROWS = 64  # whose logits are computed at a time: no array of all samples by the whole vocabulary
@@ -48,7 +49,7 @@ class NativeVector:
 
 @dataclass(frozen=True)
 class RopeTable:
-    """cos and sin of every angle, each [num_positions, dim / 2]; angles are computed in float64 and rounded once."""
+    """cos and sin of every angle, each [num_positions, dim / 2]; computed in float64 and rounded once."""
 
     cos: Float32
     sin: Float32
@@ -112,11 +113,10 @@ class NativeMemory:
         dequantize_into(vector, part)
         return NativeVector(vector)
 
-    def rope_table(self, base: float, dim: int, num_positions: int) -> RopeTable:
-        frequencies = base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    def rope_table(self, frequencies: Float64, num_positions: int, factor: float = 1.0) -> RopeTable:
         angles = np.arange(num_positions, dtype=np.float64)[:, None] * frequencies
-        cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-        return RopeTable(cos, sin, native.Rotation(cos.ctypes.data, sin.ctypes.data, dim))
+        cos, sin = ((factor * function(angles)).astype(np.float32) for function in (np.cos, np.sin))
+        return RopeTable(cos, sin, native.Rotation(cos.ctypes.data, sin.ctypes.data, 2 * len(frequencies)))
 
     # ---- the KV cache
 

@@ -16,6 +16,7 @@ from headrace.backends.numpy.dequantize import dequantize_into
 from headrace.model.ops import AttentionSpec, StepShape, StoredTensor
 
 Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
 FLOAT_BYTES = 4
 LINE_FLOATS = 16  # in a cache line
 
@@ -123,7 +124,7 @@ class GatedMatrix:
 
 @dataclass(frozen=True)
 class RopeTable:
-    """cos and sin of every angle, each [num_positions, dim / 2]; angles are computed in float64 and rounded once."""
+    """cos and sin of every angle, each [num_positions, dim / 2]; computed in float64 and rounded once."""
 
     cos: Float32
     sin: Float32
@@ -210,10 +211,9 @@ class NumpyMemory:
         dequantize_into(vector, part)
         return vector
 
-    def rope_table(self, base: float, dim: int, num_positions: int) -> RopeTable:
-        frequencies = base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    def rope_table(self, frequencies: Float64, num_positions: int, factor: float = 1.0) -> RopeTable:
         angles = np.arange(num_positions, dtype=np.float64)[:, None] * frequencies
-        return RopeTable(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+        return RopeTable((factor * np.cos(angles)).astype(np.float32), (factor * np.sin(angles)).astype(np.float32))
 
     def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None:
         self.block_size = block_size

@@ -85,7 +85,7 @@ class Llama:
         specs: list[WeightSpec] = [
             MatrixSpec("embed", (Part("embed", (vocab, hidden)),)),
             VectorSpec("norm", hidden),
-            RopeSpec("rope", facts.rope.base, facts.rope.dim),
+            RopeSpec("rope", facts.rope),
         ]
         if not facts.tie_word_embeddings:
             specs.append(MatrixSpec("lm_head", (Part("lm_head", (vocab, hidden)),)))

@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace.config.model_facts import ModelFacts
 from headrace.errors import ModelFormatError
+from headrace.model import rope
 from headrace.model.loader.checkpoint import Checkpoint
 from headrace.model.ops import Memory, StoredTensor, Weight
 from headrace.model.registry import find_architecture
@@ -36,7 +37,7 @@ def load_program(
             case VectorSpec():
                 return memory.pack_vector(reader.read(Part(spec.name, (spec.size,))))
             case RopeSpec():
-                return memory.rope_table(spec.base, spec.dim, num_positions)
+                return memory.rope_table(rope.frequencies(spec.facts), num_positions, rope.table_factor(spec.facts))
 
     # The largest first, so that no thread is left with one when the others have finished.
     specs.sort(key=_num_elements, reverse=True)

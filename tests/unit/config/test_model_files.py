@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import struct
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from headrace.config.gguf_facts import ARCHITECTURES as GGUF_ARCHITECTURES
 from headrace.config.hf_facts import ARCHITECTURES as HF_ARCHITECTURES
-from headrace.config.model_facts import RopeFacts
+from headrace.config.model_facts import LinearScaling, Llama3Scaling, RopeFacts, YarnScaling
 from headrace.config.model_files import locate_model, read_model_facts
 from headrace.errors import ConfigError, ModelFormatError, UnsupportedModelError
 from headrace.model.registry import ARCHITECTURES
@@ -69,8 +70,9 @@ def test_gguf_eos_ids_are_a_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        pair("llama.rope.scaling.type", STRING, text("linear")),
-        f32("llama.rope.scaling.factor", 8.0),
+        pair("llama.rope.scaling.type", STRING, text("longrope")),
+        f32("llama.rope.scaling.attn_factor", 1.5),
+        f32("llama.rope.scaling.yarn_log_multiplier", 0.1),
         u32("llama.rope.dimension_count", 8),
         u32("llama.attention.sliding_window", 4096),
         u32("llama.expert_count", 8),
@@ -88,6 +90,24 @@ def test_gguf_settings_that_would_be_computed_wrongly_are_refused_by_name(settin
 def test_gguf_settings_that_change_nothing_are_accepted(tmp_path: Path) -> None:
     neutral = [pair("llama.rope.scaling.type", STRING, text("none")), u32("llama.expert_count", 0)]
     read_model_facts(write_gguf(tmp_path, *neutral))
+
+
+def test_gguf_rope_scaling(tmp_path: Path) -> None:
+    def scaling(*more: bytes) -> object:
+        return read_model_facts(write_gguf(tmp_path, *more)).rope.scaling
+
+    factor = f32("llama.rope.scaling.factor", 4.0)
+    trained = pair("llama.rope.scaling.finetuned", 7, b"\1")
+    linear, yarn, none = (pair("llama.rope.scaling.type", STRING, text(word)) for word in ("linear", "yarn", "none"))
+    assert scaling(factor) == scaling(linear, factor, trained) == LinearScaling(4.0)
+    assert scaling(none, factor) is None
+    assert scaling(linear) is None
+    own = 1 + 0.1 * math.log(4)
+    assert scaling(yarn, factor) == YarnScaling(factor=4.0, original_max_position_embeddings=512, attention_factor=own)
+    more = u32("llama.rope.scaling.original_context_length", 128), f32("llama.rope.scaling.attn_factor", 1.5)
+    assert scaling(yarn, factor, *more) == YarnScaling(
+        factor=4.0, original_max_position_embeddings=128, attention_factor=1.5 * own
+    )
 
 
 def test_other_gguf_architectures_are_refused_with_the_known_ones(tmp_path: Path) -> None:
@@ -121,12 +141,58 @@ def test_rope_base_of_transformers_5(tmp_path: Path) -> None:
     assert read_model_facts(write_config(tmp_path, rope_parameters=parameters)).rope.base == 500000.0
 
 
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def test_rope_scaling(tmp_path: Path) -> None:
+    def rope(parameters: object, **changes: object) -> RopeFacts:
+        facts = read_model_facts(write_config(tmp_path, rope_scaling=parameters, **changes)).rope
+        moved = write_config(
+            tmp_path, rope_theta=None, rope_parameters={"rope_theta": 10000.0, **parameters}, **changes
+        )
+        assert read_model_facts(moved).rope == facts
+        return facts
+
+    assert rope({"type": "linear", "factor": 2}) == RopeFacts(10000.0, 16, LinearScaling(2.0))
+    llama3 = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=1024)
+    assert rope(LLAMA3 | {"original_max_position_embeddings": 1024}).scaling == llama3
+    assert (
+        rope(LLAMA3 | {"original_max_position_embeddings": 7}, original_max_position_embeddings=1024).scaling == llama3
+    )
+    assert rope({"rope_type": "yarn", "factor": 4.0}).scaling == YarnScaling(
+        factor=4.0, original_max_position_embeddings=8192
+    )
+    everything = {"beta_fast": 16, "beta_slow": 2, "truncate": False, "attention_factor": 1.5, "mscale": 0.5}
+    assert rope({"rope_type": "yarn", "factor": 4.0, "mscale_all_dim": 0, **everything}).scaling == YarnScaling(
+        factor=4.0, original_max_position_embeddings=8192, **everything
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        ({"rope_type": "linear"}, "factor"),
+        ({"rope_type": "linear", "factor": "2"}, "factor"),
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 0.5}, "original_max_position"),
+        ({"rope_type": "yarn", "factor": 2.0, "beta_slow": -1}, "beta_slow"),
+        (LLAMA3 | {"high_freq_factor": 1.0}, "high_freq_factor"),
+        ([1], "rope_scaling"),
+    ],
+)
+def test_rope_scaling_that_cannot_be_computed_is_named(parameters: object, name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=name):
+        read_model_facts(write_config(tmp_path, rope_scaling=parameters))
+
+
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling.rope_type"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.rope_type"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, "rope_scaling.rope_type = 'dynamic'"),
+        ({"rope_scaling": {"type": "su"}}, "rope_scaling.rope_type = 'su'"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "rope_parameters.full_attention"),
+        ({"rope_parameters": {"rope_type": "default", "factor": 2.0}}, "rope_parameters.factor"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "beta_fast": 1}}, "rope_scaling.beta_fast"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor"),
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"hidden_act": "gelu"}, "hidden_act"),

@@ -153,7 +153,7 @@ def test_packed_sizes_are_the_planned_ones(facts: ModelFacts) -> None:
     matrix = memory.pack_matrix([DummyCheckpoint(0).tensor("m", (77, 33))])
     assert isinstance(matrix, Matrix)
     assert matrix.rows.nbytes == memory.matrix_bytes(77, 33)
-    table = memory.rope_table(1e4, 16, 100)
+    table = memory.rope_table(np.ones(8), 100)
     assert table.cos.nbytes + table.sin.nbytes == memory.rope_bytes(16, 100)
     layers = find_architecture(facts.architecture).attention_specs(facts)
     memory.allocate_kv_cache(layers, 5, 16)
