@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Activation: TypeAlias = Any  # rows of numbers; only the backend that made it looks inside
 Weight: TypeAlias = Any  # a packed matrix, a vector or a rope table; likewise
 
-ActivationName = Literal["silu"]
+ActivationName = Literal["silu", "gelu_tanh"]
 
 
 # ---- what a model is made of -----------------------------------------------------------------------------------------
@@ -55,6 +55,8 @@ class AttentionSpec:
     head_dim: int
     scale: float  # factor on q . k before the softmax
     kv_group: int = 0  # layers of one group share block tables
+    window: int | None = None  # positions that a row sees, its own among them; None: all up to its own
+    softcap: float | None = None  # scores s become softcap * tanh(s / softcap) before the mask
 
 
 # ---- what a step is made of ------------------------------------------------------------------------------------------
@@ -100,18 +102,30 @@ class Ops(Protocol):
         """
         ...
 
+    def rms_residual(self, x: Activation, weight: Weight, eps: float, residual: Activation) -> Activation:
+        """residual + rms_norm(x, weight, eps): `[n, width]` -> `[n, width]`.
+
+        Ends a block whose result is normalised before it is added. Source: Gemma Team, Gemma 2, 2024.
+        """
+        ...
+
     def linear(self, x: Activation, weight: Weight) -> Activation:
-        """x @ weight.T with weight `[out, in]`: `[n, in]` -> `[n, out]`."""
+        """x @ weight.T, with weight `[out, in]`, and its bias `[out]` if it has one: `[n, in]` -> `[n, out]`."""
         ...
 
     def linear_residual(self, x: Activation, weight: Weight, residual: Activation) -> Activation:
-        """residual + x @ weight.T: `[n, in]` -> `[n, out]`. Ends a row-parallel block: the all_reduce goes in here."""
+        """residual + linear(x, weight): `[n, in]` -> `[n, out]`.
+
+        Ends a row-parallel block: the all_reduce goes in here, and after it bias and residual are added, in this order.
+        """
         ...
 
     def gated_mlp(self, x: Activation, gate_up: Weight, activation: ActivationName) -> Activation:
         """activation(x @ gate.T) * (x @ up.T), gate_up `[2 * inner, in]` with gate first: `[n, in]` -> `[n, inner]`.
 
-        silu(g) = g / (1 + exp(-g)). Source: Shazeer, GLU Variants Improve Transformer, 2020.
+        silu(g) = g / (1 + exp(-g)); gelu_tanh(g) = g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g^3))).
+        Sources: Shazeer, GLU Variants Improve Transformer, 2020; Hendrycks and Gimpel, Gaussian Error Linear Units,
+        2016.
         """
         ...
 
@@ -130,7 +144,10 @@ class Ops(Protocol):
     def paged_attention(
         self, q: Activation, k: Activation, v: Activation, attention: AttentionSpec, step: Step
     ) -> Activation:
-        """Write k and v to the step's slots, then softmax(scale * q . K + causal mask) V for each query head.
+        """Write k and v to the step's slots, then softmax(softcap(scale * q . K) + mask) V for each query head.
+
+        The mask leaves the positions up to the row's own, with a window the last `window` of them. The softcap, where
+        there is one, is the op below. Sources: Beltagy et al., Longformer, 2020 (window); Gemma 2, 2024 (softcap).
 
         q `[n, num_heads * head_dim]`, k and v `[n, num_kv_heads * head_dim]` -> like q. K and V are always read from
         the cache, those of this step too, through the block tables.
@@ -139,6 +156,17 @@ class Ops(Protocol):
 
     def take_rows(self, x: Activation, rows: Activation) -> Activation:
         """x[rows]: `[n, width]` -> `[len(rows), width]`."""
+        ...
+
+    def scale(self, x: Activation, factor: float) -> Activation:
+        """x * factor: `[n, width]` -> the same."""
+        ...
+
+    def softcap(self, x: Activation, cap: float) -> Activation:
+        """cap * tanh(x / cap), which stays between -cap and cap: `[n, width]` -> the same.
+
+        Source: Bello et al., Neural Combinatorial Optimization, 2016; as in Gemma Team, Gemma 2, 2024.
+        """
         ...
 
 
@@ -242,8 +270,10 @@ class Sampler(Protocol):
 class Memory(Protocol):
     """Weights and KV tensors. The `_bytes` methods are arithmetic, right before anything is allocated."""
 
-    def pack_matrix(self, parts: Sequence[StoredTensor]) -> Weight:
+    def pack_matrix(self, parts: Sequence[StoredTensor], biases: Sequence[StoredTensor] = ()) -> Weight:
         """One matrix of the parts' rows, one part below the other. Called from several threads at once.
+
+        `biases` are none, or one for each part `[the part's rows]`: what `linear` adds to its outputs.
 
         Raises `UnsupportedModelError` for a dtype that the backend does not read.
         """
@@ -300,8 +330,8 @@ class Graph(Protocol):
 
 
 class Backend(Protocol):
-    """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and `dtype`,
-    the word of `ModelConfig.dtype` for what matrices and KV cache are kept in."""
+    """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and with
+    `dtype`, the word of `ModelConfig.dtype` for what matrices and KV cache are kept in."""
 
     @property
     def ops(self) -> Ops: ...

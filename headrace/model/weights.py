@@ -26,6 +26,7 @@ class MatrixSpec:
     name: str
     parts: tuple[Part, ...]
     is_gated: bool = False  # two parts, gate and up, for `gated_mlp`
+    biases: tuple[Part, ...] = ()  # none, or one of one dimension for each part, which `linear` adds
 
     @property
     def shape(self) -> tuple[int, int]:

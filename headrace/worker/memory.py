@@ -127,7 +127,8 @@ def _num_kv_blocks(config: HeadraceConfig, block_bytes: int, bytes_left: int) ->
 def _weight_bytes(memory: Memory, spec: WeightSpec, num_positions: int) -> int:
     match spec:
         case MatrixSpec():
-            return memory.matrix_bytes(*spec.shape)
+            biases = sum(memory.vector_bytes(bias.shape[0]) for bias in spec.biases)
+            return memory.matrix_bytes(*spec.shape) + biases
         case VectorSpec():
             return memory.vector_bytes(spec.size)
         case RopeSpec():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +26,12 @@ _ROWS_AT_A_TIME = 1024  # of a quantised tensor that are unpacked before they ar
 
 @dataclass(frozen=True)
 class NativeMatrix:
-    """A packed matrix. With `is_gated` its panels alternate between gate and up."""
+    """A packed matrix. Of a gated one, panels alternate between gate and up."""
 
     matrix: native.Matrix
     buffer: native.Buffer  # holds what `matrix` points to
     out: int  # columns of a product; for gated_mlp those of its result
-    is_gated: bool = False
-
-    @property
-    def is_bfloat16(self) -> bool:
-        return bool(self.matrix.type == native.Type.bfloat16)
+    bias: Float32 | None = None  # [out, filled up to whole panels]; `matrix` points to it too
 
 
 @dataclass(frozen=True)
@@ -87,9 +83,9 @@ class NativeMemory:
 
     # ---- weights
 
-    def pack_matrix(self, parts: Sequence[StoredTensor]) -> NativeMatrix:
+    def pack_matrix(self, parts: Sequence[StoredTensor], biases: Sequence[StoredTensor] = ()) -> NativeMatrix:
         out, width = sum(part.shape[0] for part in parts), parts[0].shape[1]
-        packed = self._new_matrix(out, width)
+        packed = self._new_matrix(out, width, _join(biases, _whole_panels(out)) if biases else None)
         first = 0
         for part in parts:
             _pack(packed.matrix, part, first)
@@ -98,15 +94,15 @@ class NativeMemory:
 
     def pack_gated(self, gate: StoredTensor, up: StoredTensor) -> NativeMatrix:
         inner, width = gate.shape
-        panels = -(-inner // native.PANEL)
-        packed = self._new_matrix(2 * panels * native.PANEL, width)
+        packed = self._new_matrix(2 * _whole_panels(inner), width)
         for offset, part in enumerate((gate, up)):
             _pack(packed.matrix, part, 0, panel_step=2, panel_offset=offset)
-        return NativeMatrix(packed.matrix, packed.buffer, inner, is_gated=True)
+        return replace(packed, out=inner)
 
-    def _new_matrix(self, out: int, width: int) -> NativeMatrix:
+    def _new_matrix(self, out: int, width: int, bias: Float32 | None = None) -> NativeMatrix:
         buffer, address = self._arena.take(4 * self._matrix_words(out, width))
-        return NativeMatrix(native.Matrix(address, 0, out, width, self.type), buffer, out)
+        bias_address = 0 if bias is None else bias.ctypes.data
+        return NativeMatrix(native.Matrix(address, bias_address, out, width, self.type), buffer, out, bias)
 
     def pack_vector(self, part: StoredTensor) -> NativeVector:
         vector = np.empty(part.shape, np.float32)
@@ -169,6 +165,19 @@ class NativeMemory:
         group = attention.num_heads // attention.num_kv_heads
         scratch = 2 * max(group, 48) * head_width + 4 * native.SPLIT * head_width
         return 4 * (floats + shape.num_threads * scratch)
+
+
+def _whole_panels(size: int) -> int:
+    return int(-(-size // native.PANEL) * native.PANEL)
+
+
+def _join(biases: Sequence[StoredTensor], size: int) -> Float32:
+    """One after another as float32, and zeros up to `size`."""
+    joined, first = np.zeros(size, np.float32), 0
+    for bias in biases:
+        dequantize_into(joined[first : first + bias.shape[0]], bias)
+        first += bias.shape[0]
+    return joined
 
 
 def num_partials(max_model_len: int, num_threads: int) -> int:

@@ -46,6 +46,11 @@ class NativeOps:
     def rms_norm(self, x: Float32, weight: NativeVector, eps: float) -> Float32:
         return self._compute([x], _rows_only(len(x)), lambda ops, views: ops.rms_norm(views[0], weight, eps))
 
+    def rms_residual(self, x: Float32, weight: NativeVector, eps: float, residual: Float32) -> Float32:
+        return self._compute(
+            [x, residual], _rows_only(len(x)), lambda ops, views: ops.rms_residual(views[0], weight, eps, views[1])
+        )
+
     def linear(self, x: Float32, weight: NativeMatrix) -> Float32:
         return self._compute([x], _rows_only(len(x)), lambda ops, views: ops.linear(views[0], weight))
 
@@ -76,6 +81,12 @@ class NativeOps:
     def take_rows(self, x: Float32, rows: Int32) -> Float32:
         inputs = _rows_only(len(x), sample_rows=np.ascontiguousarray(rows))
         return self._compute([x], inputs, lambda ops, views: ops.take_rows(views[0], ""))
+
+    def scale(self, x: Float32, factor: float) -> Float32:
+        return self._compute([x], _rows_only(len(x)), lambda ops, views: ops.scale(views[0], factor))
+
+    def softcap(self, x: Float32, cap: float) -> Float32:
+        return self._compute([x], _rows_only(len(x)), lambda ops, views: ops.softcap(views[0], cap))
 
     def _compute(
         self,

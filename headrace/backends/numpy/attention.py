@@ -1,9 +1,10 @@
 """Paged attention whose result for a query row depends on that row and its request's cache alone, bit for bit.
 
 Keys and values are read in tiles of 64 positions, counted from the start of the sequence. Within a tile every query
-head of every row is its own matrix-vector product of a fixed shape; what lies behind the row's position is masked and
-adds exact zeros. The maximum over tiles is exact in any order; sums of tiles are added one after another from the
-first. So neither the chunk that a row came in, nor the requests beside it, nor the block size changes a bit.
+head of every row is its own matrix-vector product of a fixed shape; what lies behind the row's position, or before its
+window, is masked and adds exact zeros. The maximum over tiles is exact in any order; sums of tiles are added one after
+another from the first. So neither the chunk that a row came in, nor the requests beside it, nor the block size changes
+a bit.
 
 A step is cut into units, once for all layers (`plan_units`), and units go to the threads of the pool (`attend`).
 """
@@ -43,8 +44,8 @@ class Unit:
     segment_of_tile: Index  # [num_tiles]
     tiles_in_order: list[Places]  # element t: the t-th tile of each segment that has so many
     runs: Index  # [num_tiles * runs in a tile], the pieces of the cache to gather
-    first_hidden: int  # the first tile that has positions behind a row's own
-    hidden: NDArray[np.bool_]  # [num_tiles - first_hidden, rows_per_segment, 1, TILE], True behind the row's position
+    first_hidden: int  # the first tile that has positions which a row does not see
+    hidden: NDArray[np.bool_]  # [num_tiles - first_hidden, rows_per_segment, 1, TILE], True where it does not
     unseen: Index  # of the gathered positions, those that no row sees: they may hold anything
 
 
@@ -53,11 +54,11 @@ def run_length(block_size: int) -> int:
     return math.gcd(block_size, TILE)
 
 
-def plan_units(inputs: StepInputs, block_size: int, num_threads: int) -> list[Unit]:
-    """Cut a step's rows into units, several for each thread where that pays."""
+def plan_units(inputs: StepInputs, block_size: int, num_threads: int, window: int | None = None) -> list[Unit]:
+    """Cut a step's rows into units, several for each thread where that pays. `window` as in `AttentionSpec`."""
     query_lens = np.diff(inputs.query_starts)
     units = [
-        _make_unit(inputs, block_size, np.array([request]), np.arange(start, end)[None])
+        _make_unit(inputs, block_size, window, np.array([request]), np.arange(start, end)[None])
         for request in np.flatnonzero(query_lens > 1).tolist()
         for start, end in _prefill_cuts(inputs, request, num_threads)
     ]
@@ -65,7 +66,7 @@ def plan_units(inputs: StepInputs, block_size: int, num_threads: int) -> list[Un
     decodes = decodes[np.argsort(-inputs.context_lens[decodes], kind="stable")]
     for requests in _decode_cuts(inputs, decodes, num_threads):
         rows = inputs.query_starts[requests].astype(np.intp)
-        units.append(_make_unit(inputs, block_size, requests, rows[:, None]))
+        units.append(_make_unit(inputs, block_size, window, requests, rows[:, None]))
     return units
 
 
@@ -76,11 +77,19 @@ def attend(
     group = spec.num_heads // spec.num_kv_heads
     scaled = (q * np.float32(spec.scale)).reshape(len(q), spec.num_kv_heads, group, spec.head_dim)
     out = np.empty_like(scaled)
-    pool.run([partial(_attend_unit, scaled, cache, unit, run_length(block_size), out) for unit in units])
+    run = run_length(block_size)
+    pool.run([partial(_attend_unit, scaled, cache, spec.softcap, unit, run, out) for unit in units])
     return out.reshape(len(out), spec.num_heads * spec.head_dim)
 
 
-def _attend_unit(q: Float32, cache: KVCache, unit: Unit, run: int, out: Float32) -> None:
+def softcap(x: Float32, cap: float) -> Float32:
+    """cap * tanh(x / cap)"""
+    capped = np.tanh(x / np.float32(cap))
+    capped *= np.float32(cap)
+    return capped
+
+
+def _attend_unit(q: Float32, cache: KVCache, cap: float | None, unit: Unit, run: int, out: Float32) -> None:
     _, num_kv_heads, group, head_dim = q.shape
     num_segments, num_tiles = len(unit.segment_starts), len(unit.segment_of_tile)
     # [num_kv_heads, num_segments, rows_per_segment, group, head_dim]
@@ -95,6 +104,8 @@ def _attend_unit(q: Float32, cache: KVCache, unit: Unit, run: int, out: Float32)
     values = values.reshape(num_kv_heads, num_tiles, 1, 1, TILE, head_dim)
 
     scores = np.matmul(keys, queries[..., None])[..., 0]  # [num_kv_heads, num_tiles, rows, group, TILE]
+    if cap is not None:
+        scores = softcap(scores, cap)
     np.copyto(scores[:, unit.first_hidden :], -np.inf, where=unit.hidden)
     peaks = np.maximum.reduceat(np.maximum.reduce(scores, axis=-1), unit.segment_starts, axis=1)
     scores -= (peaks if num_segments == 1 else peaks[:, unit.segment_of_tile])[..., None]
@@ -141,7 +152,7 @@ def _decode_cuts(inputs: StepInputs, requests: Index, num_threads: int) -> list[
     return [piece for piece in np.split(requests, bounds) if len(piece)]
 
 
-def _make_unit(inputs: StepInputs, block_size: int, requests: Index, rows: Index) -> Unit:
+def _make_unit(inputs: StepInputs, block_size: int, window: int | None, requests: Index, rows: Index) -> Unit:
     """`rows` is [num_segments, rows_per_segment]; the last column is each segment's last row."""
     positions = inputs.positions[rows]
     seen = positions[:, -1] + 1  # [num_segments], how many positions the segment's rows see at most
@@ -157,7 +168,10 @@ def _make_unit(inputs: StepInputs, block_size: int, requests: Index, rows: Index
     block_ids = inputs.block_tables[requests[segment_of_run], inside // block_size]
 
     tile_positions = tile_in_segment[:, None] * TILE + np.arange(TILE)  # [num_tiles, TILE]
-    hidden = tile_positions[:, None] > positions[segment_of_tile][:, :, None]  # [num_tiles, rows_per_segment, TILE]
+    own_positions = positions[segment_of_tile][:, :, None]
+    hidden = tile_positions[:, None] > own_positions  # [num_tiles, rows_per_segment, TILE]
+    if window is not None:
+        hidden |= tile_positions[:, None] <= own_positions - window
     first_hidden = int(np.append(hidden.any(axis=(1, 2)), True).argmax())
     return Unit(
         rows=_places(rows.reshape(-1)),
@@ -168,7 +182,7 @@ def _make_unit(inputs: StepInputs, block_size: int, requests: Index, rows: Index
         runs=block_ids.astype(np.intp) * (block_size // run) + inside % block_size // run,
         first_hidden=first_hidden,
         hidden=hidden[first_hidden:, :, None],
-        unseen=np.flatnonzero(tile_positions >= seen[segment_of_tile][:, None]),
+        unseen=np.flatnonzero(hidden.all(axis=1)),
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from headrace.backends.numpy.attention import plan_units
 from headrace.backends.numpy.blas import Blas
 from headrace.backends.numpy.memory import NumpyMemory
 from headrace.backends.numpy.ops import NumpyOps, NumpyStep
@@ -32,7 +31,7 @@ class NumpyBackend:
         return EagerGraph(self, forward)
 
     def begin_step(self, inputs: StepInputs) -> NumpyStep:
-        return NumpyStep(inputs, plan_units(inputs, self.memory.block_size, self._pool.num_threads))
+        return NumpyStep(inputs, self.memory.block_size, self._pool.num_threads)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -51,6 +51,7 @@ class Matrix:
     """A weight matrix, cut into panels. The cut, and with it the bits of a product, depends on its size alone."""
 
     rows: Float32  # [out, in]
+    bias: Float32 | None = None  # [out], for `linear` to add
 
     @property
     def panel_rows(self) -> int:
@@ -184,13 +185,13 @@ class NumpyMemory:
         self.kv_caches: dict[int, KVCache] = {}  # layer -> its cache
         self.block_size = 0
 
-    def pack_matrix(self, parts: Sequence[StoredTensor]) -> Matrix:
+    def pack_matrix(self, parts: Sequence[StoredTensor], biases: Sequence[StoredTensor] = ()) -> Matrix:
         rows = self._arena.take(sum(part.shape[0] for part in parts), parts[0].shape[1])
         start = 0
         for part in parts:
             dequantize_into(rows[start : start + part.shape[0]], part)
             start += part.shape[0]
-        return Matrix(rows)
+        return Matrix(rows, np.concatenate([self.pack_vector(bias) for bias in biases]) if biases else None)
 
     def pack_gated(self, gate: StoredTensor, up: StoredTensor) -> GatedMatrix:
         inner, num_in = gate.shape

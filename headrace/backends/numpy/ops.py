@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.backends.numpy import linear
-from headrace.backends.numpy.attention import Unit, attend
+from headrace.backends.numpy.attention import Unit, attend, plan_units, softcap
 from headrace.backends.numpy.blas import Blas
 from headrace.backends.numpy.memory import GatedMatrix, GatedPanel, Matrix, NumpyMemory, RopeTable
 from headrace.backends.numpy.threads import ThreadPool
@@ -25,7 +26,9 @@ class NumpyStep:
     """A step's inputs, with what is derived from them once for all layers."""
 
     inputs: StepInputs
-    units: list[Unit]
+    block_size: int
+    num_threads: int
+    units_by_window: dict[int | None, list[Unit]] = field(default_factory=dict)
     # id of a rope table -> its rows for this step's positions
     rotations: dict[int, tuple[Float32, Float32]] = field(default_factory=dict)
 
@@ -36,6 +39,13 @@ class NumpyStep:
     @property
     def sample_rows(self) -> Int32:
         return self.inputs.sample_rows
+
+    def units(self, window: int | None) -> list[Unit]:
+        units = self.units_by_window.get(window)
+        if units is None:
+            units = plan_units(self.inputs, self.block_size, self.num_threads, window)
+            self.units_by_window[window] = units
+        return units
 
     def rotation(self, table: RopeTable) -> tuple[Float32, Float32]:
         """cos [n, 1, 1, dim / 2], and sin with both its signs [n, 1, 2, dim / 2]."""
@@ -66,11 +76,19 @@ class NumpyOps:
         out *= weight
         return out.reshape(x.shape)
 
+    def rms_residual(self, x: Float32, weight: Float32, eps: float, residual: Float32) -> Float32:
+        out = self.rms_norm(x, weight, eps)
+        out += residual
+        return out
+
     def linear(self, x: Float32, weight: Matrix) -> Float32:
-        return linear.multiply(x, weight, self._pool, self._blas)
+        out = linear.multiply(x, weight, self._pool, self._blas)
+        if weight.bias is not None:
+            out += weight.bias
+        return out
 
     def linear_residual(self, x: Float32, weight: Matrix, residual: Float32) -> Float32:
-        out = linear.multiply(x, weight, self._pool, self._blas)
+        out = self.linear(x, weight)
         out += residual
         return out
 
@@ -109,10 +127,16 @@ class NumpyOps:
     def paged_attention(self, q: Float32, k: Float32, v: Float32, attention: AttentionSpec, step: NumpyStep) -> Float32:
         cache = self._memory.kv_caches[attention.layer]
         cache.write(step.inputs.slots, k, v, attention.head_dim)
-        return attend(q, cache, attention, step.units, self._memory.block_size, self._pool)
+        return attend(q, cache, attention, step.units(attention.window), self._memory.block_size, self._pool)
 
     def take_rows(self, x: Float32, rows: Int32) -> Float32:
         return x[rows]
+
+    def scale(self, x: Float32, factor: float) -> Float32:
+        return x * np.float32(factor)
+
+    def softcap(self, x: Float32, cap: float) -> Float32:
+        return softcap(x, cap)
 
 
 def _silu_times(gate: Float32, up: Float32) -> None:
@@ -124,4 +148,21 @@ def _silu_times(gate: Float32, up: Float32) -> None:
     gate *= up
 
 
-_ACTIVATIONS: dict[ActivationName, Callable[[Float32, Float32], None]] = {"silu": _silu_times}
+def _gelu_tanh_times(gate: Float32, up: Float32) -> None:
+    """gate becomes gelu_tanh(gate) * up. 1 + tanh(u) is 2 / (1 + exp(-2u)), which loses nothing where tanh(u) is near
+    -1, and exp may overflow as above."""
+    with np.errstate(over="ignore"):
+        denominator = gate * gate * gate
+        denominator *= np.float32(0.044715)
+        denominator += gate
+        denominator *= np.float32(-2 * math.sqrt(2 / math.pi))
+        np.exp(denominator, out=denominator)
+    denominator += np.float32(1)
+    np.divide(gate, denominator, out=gate)
+    gate *= up
+
+
+_ACTIVATIONS: dict[ActivationName, Callable[[Float32, Float32], None]] = {
+    "silu": _silu_times,
+    "gelu_tanh": _gelu_tanh_times,
+}

@@ -33,7 +33,9 @@ def load_program(
         match spec:
             case MatrixSpec():
                 parts = [reader.read(part) for part in spec.parts]
-                return memory.pack_gated(*parts) if spec.is_gated else memory.pack_matrix(parts)
+                if spec.is_gated:
+                    return memory.pack_gated(*parts)
+                return memory.pack_matrix(parts, [reader.read(bias) for bias in spec.biases])
             case VectorSpec():
                 return memory.pack_vector(reader.read(Part(spec.name, (spec.size,))))
             case RopeSpec():
@@ -79,7 +81,7 @@ class _Reader:
 def rows_to_halves(tensor: StoredTensor, num_heads: int) -> StoredTensor:
     """Rows of each head from pairs (0, 1), (2, 3), ... to halves: all first members of a pair, then all second ones.
 
-    Works on rows as stored, whatever their format: the bytes of a row stay together.
+    Works on rows as stored, whatever their format: the bytes of a row stay together. An element of a bias is a row.
     """
     stored = np.frombuffer(tensor.data, np.uint8).reshape(num_heads, -1, 2, tensor.data.nbytes // tensor.shape[0])
     halves = np.ascontiguousarray(stored.swapaxes(1, 2))
@@ -89,7 +91,7 @@ def rows_to_halves(tensor: StoredTensor, num_heads: int) -> StoredTensor:
 def _part_names(spec: WeightSpec) -> list[str]:
     match spec:
         case MatrixSpec():
-            return [part.name for part in spec.parts]
+            return [part.name for part in (*spec.parts, *spec.biases)]
         case VectorSpec():
             return [spec.name]
         case RopeSpec():

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from headrace.config.model_files import read_model_facts
 from headrace.errors import ModelFormatError, UnsupportedModelError
 from headrace.model.loader.checkpoint import DummyCheckpoint, open_checkpoint
 from headrace.model.loader.loader import load_program, rows_to_halves
-from headrace.model.ops import StoredTensor
+from headrace.model.ops import StoredTensor, Weight
 from headrace.model.registry import find_architecture
+from headrace.model.weights import CheckpointNames, MatrixSpec, Part, WeightSpec
 from tests.tiny_model import TINY_CONFIG
 
 SMALL = TINY_CONFIG | {"vocab_size": 20}
@@ -136,6 +138,39 @@ def test_every_part_has_a_name_in_every_checkpoint_format(facts: ModelFacts, che
     recorder = Recorder()
     load_program(changed, recorder, NumpyMemory(), num_positions=16, num_threads=1)
     assert len(set(recorder.asked)) == len(recorder.asked) == len(tensors(tied=False))
+
+
+class Biased:
+    """An architecture of one matrix, whose first part is stored with interleaved rows."""
+
+    parts = (Part("layers.0.q", (64, 64), 4), Part("layers.0.v", (32, 64)))
+    biases = (Part("layers.0.q_bias", (64,), 4), Part("layers.0.v_bias", (32,)))
+    checkpoints: ClassVar = {
+        "safetensors": CheckpointNames(
+            {"layers.{}.q": "q", "layers.{}.v": "v", "layers.{}.q_bias": "q.bias", "layers.{}.v_bias": "v.bias"},
+            interleaved=frozenset({"layers.{}.q", "layers.{}.q_bias"}),
+        )
+    }
+
+    def __init__(self, facts: ModelFacts, weights: Mapping[str, Weight]) -> None:
+        self.qv = weights["qv"]
+
+    @staticmethod
+    def weight_specs(facts: ModelFacts) -> list[WeightSpec]:
+        return [MatrixSpec("qv", Biased.parts, biases=Biased.biases)]
+
+
+def test_biases_come_with_their_matrix_and_are_turned_as_its_rows(
+    facts: ModelFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"q": (64, 64), "v": (32, 64), "q.bias": (64,), "v.bias": (32,)}
+    content = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    save_file(content, tmp_path / "model.safetensors")
+    monkeypatch.setattr("headrace.model.loader.loader.find_architecture", lambda word: Biased)
+    program = load_program(facts, open_checkpoint(facts, "auto", 0), NumpyMemory(), num_positions=16, num_threads=1)
+    turned = content["q.bias"].reshape(4, 8, 2).swapaxes(1, 2).reshape(-1)
+    assert program.qv.bias.tolist() == [*turned.tolist(), *content["v.bias"].tolist()]
 
 
 def test_dummy_weights_depend_on_seed_and_name_alone() -> None:
