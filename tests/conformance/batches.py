@@ -66,42 +66,69 @@ def attend_in_chunks(
     block_size: int = 16,
     seed: int = 0,
 ) -> list[Float32]:
-    """Attention over whole sequences, request i in chunks of chunks[i] rows, all together, in scattered blocks.
-
-    What the blocks hold before is not a number: nothing may leak from it.
-    """
-    longest = max(len(sequence.q) for sequence in sequences)
-    blocks_each = -(-longest // block_size)
-    num_blocks = blocks_each * len(sequences)
-    order = np.random.default_rng(seed).permutation(num_blocks).astype(np.int32)
-    tables = order.reshape(len(sequences), blocks_each)
-    backend.memory.allocate_kv_cache([spec], num_blocks, block_size)
-    poison(backend, spec, num_blocks * block_size)
+    """Attention over whole sequences, request i in chunks of chunks[i] rows, all together, in scattered blocks."""
+    tables = allocate_poisoned(backend, spec, [len(sequence.q) for sequence in sequences], block_size, seed)
     done = [0] * len(sequences)
     outputs: list[list[Float32]] = [[] for _ in sequences]
     while active := [i for i, sequence in enumerate(sequences) if done[i] < len(sequence.q)]:
         ranges = [range(done[i], min(done[i] + chunks[i], len(sequences[i].q))) for i in active]
-        step = backend.begin_step(step_inputs(ranges, tables[active], block_size))
-        q, k, v = (
-            np.concatenate(
-                [getattr(sequences[i], name)[rows.start : rows.stop] for i, rows in zip(active, ranges, strict=True)]
-            )
-            for name in "qkv"
+        results = attention_step(
+            backend, spec, [sequences[i] for i in active], ranges, tables[active], block_size=block_size
         )
-        result = np.asarray(backend.ops.paged_attention(q, k, v, spec, step))
-        start = 0
-        for i, rows in zip(active, ranges, strict=True):
-            outputs[i].append(result[start : start + len(rows)])
-            start += len(rows)
+        for i, rows, result in zip(active, ranges, results, strict=True):
+            outputs[i].append(result)
             done[i] = rows.stop
     return [np.concatenate(pieces) for pieces in outputs]
 
 
-def poison(backend: Backend, spec: AttentionSpec, num_slots: int) -> None:
-    """Fill the cache of the layer with NaN, through the op itself."""
-    width = spec.num_kv_heads * spec.head_dim
-    nan = np.full((num_slots, width), np.nan, np.float32)
-    slots = np.arange(num_slots, dtype=np.int32)
+def attention_step(
+    backend: Backend,
+    spec: AttentionSpec,
+    sequences: Sequence[Request],
+    ranges: Sequence[range],
+    tables: NDArray[np.int32],
+    *,
+    block_size: int,
+) -> list[Float32]:
+    """One step with the rows `ranges[i]` of request i: the results of each."""
+    step = backend.begin_step(step_inputs(ranges, tables, block_size))
+    q, k, v = (
+        np.concatenate(
+            [getattr(sequence, name)[rows.start : rows.stop] for sequence, rows in zip(sequences, ranges, strict=True)]
+        )
+        for name in "qkv"
+    )
+    result = np.asarray(backend.ops.paged_attention(q, k, v, spec, step))
+    return np.split(result, np.cumsum([len(rows) for rows in ranges])[:-1])
+
+
+def allocate_poisoned(
+    backend: Backend, spec: AttentionSpec, lengths: Sequence[int], block_size: int, seed: int = 0
+) -> NDArray[np.int32]:
+    """A cache for requests of these lengths, and their block tables, in which blocks are scattered.
+
+    What the blocks hold before is not a number: nothing may leak from it.
+    """
+    blocks_each = -(-max(lengths) // block_size)
+    num_blocks = blocks_each * len(lengths)
+    backend.memory.allocate_kv_cache([spec], num_blocks, block_size)
+    nan = np.full((num_blocks * block_size, spec.num_kv_heads * spec.head_dim), np.nan, np.float32)
+    _write_slots(backend, spec, nan, nan, np.arange(len(nan), dtype=np.int32))
+    order = np.random.default_rng(seed).permutation(num_blocks).astype(np.int32)
+    return order.reshape(len(lengths), blocks_each)
+
+
+def write_cache(
+    backend: Backend, spec: AttentionSpec, sequence: Request, table: NDArray[np.int32], *, block_size: int
+) -> None:
+    """All keys and values of a request, without any attention to them."""
+    positions = np.arange(len(sequence.k))
+    slots = table[positions // block_size] * block_size + positions % block_size
+    _write_slots(backend, spec, sequence.k, sequence.v, slots.astype(np.int32))
+
+
+def _write_slots(backend: Backend, spec: AttentionSpec, k: Float32, v: Float32, slots: NDArray[np.int32]) -> None:
+    """Through the op itself, in a step without requests."""
     inputs = StepInputs(
         token_ids=slots,
         positions=slots,
@@ -111,5 +138,5 @@ def poison(backend: Backend, spec: AttentionSpec, num_slots: int) -> None:
         block_tables=np.zeros((0, 1), np.int32),
         sample_rows=np.array([], np.int32),
     )
-    q = np.zeros((num_slots, spec.num_heads * spec.head_dim), np.float32)
-    backend.ops.paged_attention(q, nan, nan, spec, backend.begin_step(inputs))
+    q = np.zeros((len(slots), spec.num_heads * spec.head_dim), np.float32)
+    backend.ops.paged_attention(q, k, v, spec, backend.begin_step(inputs))

@@ -1,4 +1,4 @@
-"""Every backend in one list: a new one joins the suite by being named here."""
+"""Every implementation in one list: a new one joins the suite by being named there."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.model.ops import Backend
-from headrace.worker.backends import make_backend
+from tests.conformance.implementations import IMPLEMENTATIONS, Implementation
 from tests.installed_backends import INSTALLED_BACKENDS
 
 collect_ignore = [] if "native" in INSTALLED_BACKENDS else ["test_bitwise.py"]
 
 
-@pytest.fixture(params=INSTALLED_BACKENDS)
-def backend_name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(params=IMPLEMENTATIONS, ids=str)
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    found: Implementation = request.param
+    return found
 
 
 @pytest.fixture
-def backend(backend_name: str) -> Iterator[Backend]:
+def backend(implementation: Implementation) -> Iterator[Backend]:
     """A backend with two threads, whose process-wide settings hold for the test."""
-    backend = make_backend(backend_name, num_threads=2)
+    backend = implementation.make(num_threads=2)
     with backend.running():
         yield backend
     backend.close()

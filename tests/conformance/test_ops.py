@@ -1,132 +1,301 @@
-"""Each op against its formula in torch, over odd sizes and empty batches."""
+"""Each op against its formula in torch, in float64, over odd sizes and empty batches.
+
+Matrices, keys and values are rounded in the formula as the implementation rounds them, and so are rows where it rounds
+those. What is left is the order of float32 sums, and the bounds are the same for all: 2e-6 of the largest element, some
+30 units in its last place. Attention with rounded rows also rounds its weights to 8 bits, inside: 2^-8 of the largest
+value.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
-from headrace.model.ops import AttentionSpec, Backend
-from tests.conformance.batches import attend_in_chunks, make_sequence, normal, step_inputs, stored
+from headrace.model.ops import ActivationName, AttentionSpec, Backend
+from tests.conformance.batches import (
+    Request,
+    allocate_poisoned,
+    attend_in_chunks,
+    attention_step,
+    make_sequence,
+    normal,
+    step_inputs,
+    stored,
+    write_cache,
+)
+from tests.conformance.implementations import Implementation
+
+Float32 = NDArray[np.float32]
 
 ROWS = (0, 1, 2, 7, 33)
 MATRICES = ((48, 64), (96, 33), (77, 33), (1, 5), (47, 1), (145, 96))
+BOUND = 2e-6
+ROUNDED_WEIGHTS_BOUND = 2.0**-8
+ACTIVATIONS: dict[ActivationName, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": functional.silu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+}
 
 
-def close(actual: object, expected: torch.Tensor) -> None:
+def double(values: Float32) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).double()
+
+
+def close(actual: object, expected: torch.Tensor, *, bound: float = BOUND, largest: float | None = None) -> None:
     expected = expected.float()
     actual = torch.from_numpy(np.ascontiguousarray(actual))
     assert actual.dtype == torch.float32
     assert actual.shape == expected.shape
-    largest = float(expected.abs().max()) if expected.numel() else 0.0
-    torch.testing.assert_close(actual, expected, rtol=0, atol=2e-6 * max(largest, 1e-3))
+    if largest is None:
+        largest = float(expected.abs().max()) if expected.numel() else 0.0
+    torch.testing.assert_close(actual, expected, rtol=0, atol=bound * max(largest, 1e-3))
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def check_linear(implementation: Implementation, backend: Backend, rows: int, shape: tuple[int, int]) -> None:
+    x, weight, residual = normal(1, rows, shape[1]), normal(2, *shape), normal(3, rows, shape[0])
+    product = double(implementation.as_multiplied(x)) @ double(implementation.as_stored(weight)).T
+    packed = backend.memory.pack_matrix([stored(weight)])
+    close(backend.ops.linear(x, packed), product)
+    close(backend.ops.linear_residual(x, packed, residual), product + double(residual))
 
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("shape", MATRICES)
-def test_linear_and_linear_residual(backend: Backend, rows: int, shape: tuple[int, int]) -> None:
-    x, weight, residual = normal(1, rows, shape[1]), normal(2, *shape), normal(3, rows, shape[0])
-    packed = backend.memory.pack_matrix([stored(weight)])
-    product = torch.from_numpy(x).double() @ torch.from_numpy(weight).double().T
-    close(backend.ops.linear(x, packed), product)
-    close(backend.ops.linear_residual(x, packed, residual), product + torch.from_numpy(residual))
+def test_linear_and_linear_residual(
+    implementation: Implementation, backend: Backend, rows: int, shape: tuple[int, int]
+) -> None:
+    check_linear(implementation, backend, rows, shape)
 
 
-def test_a_matrix_of_several_parts_has_their_rows_in_order(backend: Backend) -> None:
-    parts = [normal(1, 50, 24), normal(2, 3, 24), normal(3, 48, 24)]
-    x = normal(4, 5, 24)
+@pytest.mark.parametrize(("rows", "shape"), [(4096, (77, 33)), (5, (32001, 33)), (1, (33, 4099))])
+def test_many_rows_a_vocabulary_and_a_long_sum(
+    implementation: Implementation, backend: Backend, rows: int, shape: tuple[int, int]
+) -> None:
+    check_linear(implementation, backend, rows, shape)
+
+
+def test_a_matrix_of_several_parts_has_their_rows_and_biases_in_order(
+    implementation: Implementation, backend: Backend
+) -> None:
+    sizes = (50, 3, 48)
+    parts = [normal(seed, size, 24) for seed, size in enumerate(sizes)]
+    biases = [normal(10 + seed, size) for seed, size in enumerate(sizes)]
+    x, residual = normal(4, 5, 24), normal(5, 5, sum(sizes))
+    matrix = implementation.as_stored(np.concatenate(parts))
+    product = double(implementation.as_multiplied(x)) @ double(matrix).T
     packed = backend.memory.pack_matrix([stored(part) for part in parts])
-    close(
-        backend.ops.linear(x, packed), functional.linear(torch.from_numpy(x), torch.from_numpy(np.concatenate(parts)))
-    )
+    close(backend.ops.linear(x, packed), product)
+    product += double(np.concatenate(biases))
+    packed = backend.memory.pack_matrix([stored(part) for part in parts], [stored(bias) for bias in biases])
+    close(backend.ops.linear(x, packed), product)
+    close(backend.ops.linear_residual(x, packed, residual), product + double(residual))
 
 
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("inner", "width"), [(48, 32), (50, 33), (1536, 576), (3, 2)])
-def test_gated_mlp(backend: Backend, rows: int, inner: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "inner", "width"),
+    [(33, 1536, 576), *((rows, *shape) for rows in ROWS for shape in ((48, 32), (50, 33), (3, 2)))],
+)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gated_mlp(
+    implementation: Implementation, backend: Backend, activation: ActivationName, rows: int, inner: int, width: int
+) -> None:
     x, gate, up = normal(1, rows, width), normal(2, inner, width), normal(3, inner, width)
     packed = backend.memory.pack_gated(stored(gate), stored(up))
-    double = torch.from_numpy(x).double()
-    expected = functional.silu(double @ torch.from_numpy(gate).double().T) * (double @ torch.from_numpy(up).double().T)
-    close(backend.ops.gated_mlp(x, packed, "silu"), expected)
+    gate, up = implementation.as_stored(gate), implementation.as_stored(up)
+    wide = double(implementation.as_multiplied(x))
+    expected = ACTIVATIONS[activation](wide @ double(gate).T) * (wide @ double(up).T)
+    close(backend.ops.gated_mlp(x, packed, activation), expected)
 
 
-def test_silu_of_very_negative_gates_is_zero(backend: Backend) -> None:
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_over_their_whole_range(backend: Backend, activation: ActivationName) -> None:
+    """Far below 0 they are small, and still right to five digits of their own."""
+    gates = np.arange(-80, 80, dtype=np.float32)[:, None] / 16  # bfloat16 holds them too
+    packed = backend.memory.pack_gated(stored(gates), stored(np.ones_like(gates)))
+    (actual,) = np.asarray(backend.ops.gated_mlp(np.ones((1, 1), np.float32), packed, activation))
+    np.testing.assert_allclose(actual, ACTIVATIONS[activation](double(gates[:, 0])), rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_an_activation_of_very_negative_gates_is_zero(backend: Backend, activation: ActivationName) -> None:
     one = np.ones((1, 1), np.float32)
     packed = backend.memory.pack_gated(stored(-1000 * one), stored(one))
-    assert np.asarray(backend.ops.gated_mlp(one, packed, "silu")).tolist() == [[0.0]]
+    assert np.asarray(backend.ops.gated_mlp(one, packed, activation)).tolist() == [[0.0]]
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize(("width", "run"), [(64, 64), (33, 33), (96, 32), (5, 1)])
 def test_rms_norm_of_rows_and_of_heads(backend: Backend, rows: int, width: int, run: int) -> None:
-    x, weight = normal(1, rows, width), normal(2, run)
+    x, weight, residual = normal(1, rows, width), normal(2, run), normal(3, rows, width)
     packed = backend.memory.pack_vector(stored(weight))
-    expected = functional.rms_norm(
-        torch.from_numpy(x).view(rows, width // run, run), (run,), torch.from_numpy(weight), 1e-5
-    )
-    close(backend.ops.rms_norm(x, packed, 1e-5), expected.view(rows, width))
+    expected = functional.rms_norm(double(x).view(rows, width // run, run), (run,), double(weight), 1e-5)
+    expected = expected.view(rows, width)
+    close(backend.ops.rms_norm(x, packed, 1e-5), expected)
+    close(backend.ops.rms_residual(x, packed, 1e-5, residual), expected + double(residual))
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_embed_split_and_take_rows(backend: Backend, rows: int) -> None:
-    table = normal(1, 50, 12)
-    ids = np.random.default_rng(2).integers(0, 50, rows).astype(np.int32)
-    x = backend.ops.embed(ids, backend.memory.pack_matrix([stored(table)]))
-    close(x, functional.embedding(torch.from_numpy(ids), torch.from_numpy(table)))
-    for piece, expected in zip(backend.ops.split(x, (5, 4, 3)), np.split(table[ids], (5, 9), axis=1), strict=True):
-        close(piece, torch.from_numpy(expected))
+@pytest.mark.parametrize("width", [1, 33, 64])
+def test_scale_and_softcap(backend: Backend, rows: int, width: int) -> None:
+    x = 20 * normal(1, rows, width)
+    close(backend.ops.scale(x, 0.3), 0.3 * double(x))
+    close(backend.ops.softcap(x, 30.0), 30 * torch.tanh(double(x) / 30))
+
+
+def test_a_softcap_keeps_what_is_small(backend: Backend) -> None:
+    """Logits that differ by little must not become equal on their way through."""
+    x = np.array([[0.0, 1e-20, -1e-6, 3e-5, 0.02, -1.0, 18.7, 18.8, -40.0, 1e9]], np.float32)
+    actual = np.asarray(backend.ops.softcap(x, 30.0))
+    np.testing.assert_allclose(actual, 30 * torch.tanh(double(x) / 30), rtol=3e-7)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("vocab", [50, 32001])
+def test_embed_split_and_take_rows(implementation: Implementation, backend: Backend, rows: int, vocab: int) -> None:
+    table = normal(1, vocab, 12)
+    ids = np.random.default_rng(2).integers(0, vocab, rows).astype(np.int32)
+    ids[-1:] = vocab - 1
+    x = np.asarray(backend.ops.embed(ids, backend.memory.pack_matrix([stored(table)])))
+    expected = implementation.as_stored(table)[ids]
+    assert x.tobytes() == expected.tobytes()
+    for piece, columns in zip(backend.ops.split(x, (5, 4, 3)), np.split(expected, (5, 9), axis=1), strict=True):
+        assert np.asarray(piece).tolist() == columns.tolist()
     chosen = np.arange(rows, dtype=np.int32)[::-2]
-    close(backend.ops.take_rows(x, chosen), torch.from_numpy(table[ids][chosen]))
+    assert np.asarray(backend.ops.take_rows(x, chosen)).tolist() == expected[chosen].tolist()
 
 
 @pytest.mark.parametrize("dim", [2, 16, 80])
 @pytest.mark.parametrize("heads", [1, 3])
-def test_rope_rotates_halves(backend: Backend, dim: int, heads: int) -> None:
+@pytest.mark.parametrize("factor", [1.0, 1.4])
+def test_rope_rotates_halves(backend: Backend, dim: int, heads: int, factor: float) -> None:
     positions = [range(5, 9), range(100, 101), range(3)]
     rows = sum(len(request) for request in positions)
     backend.memory.allocate_kv_cache([AttentionSpec(0, heads, heads, dim, 1.0)], 24, 16)
     step = backend.begin_step(step_inputs(positions, np.arange(24, dtype=np.int32).reshape(3, 8), 16))
     x = normal(1, rows, heads * dim)
-    table = backend.memory.rope_table(10000.0, dim, 128)
+    frequencies = 10000.0 ** (-np.arange(0, dim, 2) / dim)
+    table = backend.memory.rope_table(frequencies, 128, factor)
     flat = torch.tensor([position for request in positions for position in request], dtype=torch.double)
-    angles = flat[:, None] * 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.double) / dim)
+    angles = flat[:, None] * torch.from_numpy(frequencies)
     cos, sin = angles.cos().repeat(1, 2)[:, None], angles.sin().repeat(1, 2)[:, None]
-    head = torch.from_numpy(x).double().view(rows, heads, dim)
+    head = double(x).view(rows, heads, dim)
     rotated_half = torch.cat([-head[..., dim // 2 :], head[..., : dim // 2]], dim=-1)
-    close(backend.ops.rope(x, table, step), (head * cos + rotated_half * sin).view(rows, -1))
+    close(backend.ops.rope(x, table, step), factor * (head * cos + rotated_half * sin).view(rows, -1))
 
+
+# ---- attention -------------------------------------------------------------------------------------------------------
 
 SPECS = [
-    AttentionSpec(0, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, scale=dim**-0.5)
-    for heads, kv_heads, dim in ((9, 3, 64), (4, 4, 32), (2, 1, 80), (3, 1, 128), (1, 1, 6))
+    AttentionSpec(0, heads, kv_heads, dim, dim**-0.5, window=window, softcap=softcap)
+    for heads, kv_heads, dim, window, softcap in (
+        (9, 3, 64, None, None),
+        (4, 4, 32, None, None),
+        (2, 1, 80, None, None),
+        (3, 1, 128, None, None),
+        (1, 1, 6, None, None),
+        (9, 3, 64, 20, None),
+        (4, 4, 32, 1, None),
+        (1, 1, 80, 90, 2.0),
+        (3, 1, 33, None, 5.0),
+    )
 ]
 
 
+def attend(
+    implementation: Implementation, spec: AttentionSpec, sequence: Request, rows: range | None = None
+) -> torch.Tensor:
+    """The formula for the rows (all, unless said otherwise) of a whole sequence: `[rows, num_heads * head_dim]`."""
+    rows = range(len(sequence.q)) if rows is None else rows
+    scaled = implementation.as_multiplied(sequence.q * np.float32(spec.scale))[rows.start : rows.stop]
+    q = double(scaled).view(len(rows), spec.num_kv_heads, -1, spec.head_dim)
+    k, v = (
+        double(implementation.as_stored(array)).view(len(array), spec.num_kv_heads, spec.head_dim)
+        for array in (sequence.k, sequence.v)
+    )
+    scores = torch.einsum("rhgd,phd->rhgp", q, k)
+    if spec.softcap is not None:
+        scores = spec.softcap * torch.tanh(scores / spec.softcap)
+    own, other = torch.tensor(rows)[:, None], torch.arange(len(k))[None]
+    hidden = (other > own) | (other <= own - (spec.window or len(k)))
+    scores.masked_fill_(hidden[:, None, None], -torch.inf)
+    return torch.einsum("rhgp,phd->rhgd", scores.softmax(-1), v).reshape(len(rows), -1)
+
+
+def close_attention(
+    implementation: Implementation, spec: AttentionSpec, sequence: Request, actual: object, rows: range | None = None
+) -> None:
+    bound = ROUNDED_WEIGHTS_BOUND if implementation.rounds_rows else BOUND
+    close(actual, attend(implementation, spec, sequence, rows), bound=bound, largest=float(np.abs(sequence.v).max()))
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-@pytest.mark.parametrize("block_size", [1, 7, 16, 64, 128])
-def test_paged_attention_mixes_prefill_and_decode(backend: Backend, spec: AttentionSpec, block_size: int) -> None:
+@pytest.mark.parametrize("block_size", [1, 7, 16])
+def test_paged_attention_mixes_prefill_and_decode(
+    implementation: Implementation, backend: Backend, spec: AttentionSpec, block_size: int
+) -> None:
     lengths, chunks = (70, 1, 130, 20), (64, 1, 33, 1)
     sequences = [make_sequence(10 * i, length, spec) for i, length in enumerate(lengths)]
     results = attend_in_chunks(backend, spec, sequences, chunks, block_size=block_size)
     for sequence, result in zip(sequences, results, strict=True):
-        q, k, v = (
-            torch.from_numpy(array).double().view(len(array), heads, spec.head_dim).transpose(0, 1)
-            for array, heads in (
-                (sequence.q, spec.num_heads),
-                (sequence.k, spec.num_kv_heads),
-                (sequence.v, spec.num_kv_heads),
-            )
-        )
-        expected = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=spec.scale, enable_gqa=True)
-        close(result, expected.transpose(0, 1).reshape(len(result), -1))
+        close_attention(implementation, spec, sequence, result)
 
 
-def test_an_empty_step(backend: Backend) -> None:
-    spec = SPECS[0]
+@pytest.mark.parametrize("window", [None, 1, 3, 100, 256, 300])
+@pytest.mark.parametrize("heads", [1, 5])
+def test_rows_that_begin_and_end_to_see_a_split_side_by_side(
+    implementation: Implementation, backend: Backend, heads: int, window: int | None
+) -> None:
+    """Kernels compute several rows at once, of which some see nothing of what the others see."""
+    spec = AttentionSpec(0, heads, 1, 16, 0.25, window=window)
+    sequence = make_sequence(1, 600, spec)
+    (result,) = attend_in_chunks(backend, spec, [sequence], [599])
+    close_attention(implementation, spec, sequence, result)
+
+
+LONG = 32_700
+LONG_SPECS = [
+    AttentionSpec(0, 2, 1, 80, 80**-0.5, window=window, softcap=softcap)
+    for window, softcap in ((None, None), (4096, 3.0))
+]
+
+
+@pytest.mark.parametrize("spec", LONG_SPECS, ids=str)
+def test_long_contexts(implementation: Implementation, spec: AttentionSpec) -> None:
+    """Decode, whose splits go to all threads, and a chunk of a prompt, beside a short request."""
+    sequence, short = make_sequence(1, LONG, spec), make_sequence(2, 40, spec)
+    sequence.q[:] *= 3  # so that few of so many positions matter
+    backend = implementation.make(num_threads=3)
+    with backend.running():
+        tables = allocate_poisoned(backend, spec, [LONG, 40], block_size=16)
+        for request, table in zip((sequence, short), tables, strict=True):
+            write_cache(backend, spec, request, table, block_size=16)
+        for row in (0, 255, 256, 4095, 20_000, LONG - 1):
+            rows = range(row, row + 1)
+            (result,) = attention_step(backend, spec, [sequence], [rows], tables[:1], block_size=16)
+            close_attention(implementation, spec, sequence, result, rows)
+        for ranges in ((range(LONG - 20, LONG), range(39, 40)), (range(16_000, 16_001), range(30, 40))):
+            results = attention_step(backend, spec, [sequence, short], ranges, tables, block_size=16)
+            for request, rows, result in zip((sequence, short), ranges, results, strict=True):
+                close_attention(implementation, spec, request, result, rows)
+    backend.close()
+
+
+@pytest.mark.parametrize("spec", [SPECS[0], SPECS[7]], ids=str)
+def test_an_empty_step(backend: Backend, spec: AttentionSpec) -> None:
     backend.memory.allocate_kv_cache([spec], 4, 16)
     step = backend.begin_step(step_inputs([], np.zeros((0, 4), np.int32), 16))
-    q, kv = np.zeros((0, 9 * 64), np.float32), np.zeros((0, 3 * 64), np.float32)
-    assert np.asarray(backend.ops.paged_attention(q, kv, kv, spec, step)).shape == (0, 9 * 64)
-    assert np.asarray(backend.ops.rope(q, backend.memory.rope_table(1e4, 64, 8), step)).shape == (0, 9 * 64)
+    q, kv = (np.zeros((0, heads * spec.head_dim), np.float32) for heads in (spec.num_heads, spec.num_kv_heads))
+    assert np.asarray(backend.ops.paged_attention(q, kv, kv, spec, step)).shape == q.shape
+    table = backend.memory.rope_table(np.ones(spec.head_dim // 2), 8)
+    assert np.asarray(backend.ops.rope(q, table, step)).shape == q.shape

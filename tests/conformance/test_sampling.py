@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from headrace.backends.numpy.logits import edit_logits
 from headrace.backends.numpy.sampler import NumpySampler, sample_row
 from headrace.model.ops import Backend, SamplerOutput
+from tests.conformance.implementations import IMPLEMENTATIONS, Implementation
 from tests.sampling_inputs import sampling_inputs
 
 Float32 = NDArray[np.float32]
@@ -26,6 +27,13 @@ Wish = Mapping[str, object]
 VOCABS = (1, 7, 64, 65, 1000, 32001)
 SHAPES = ("spread", "flat", "peaked", "ties", "ascending", "descending", "mostly_banned")
 TOLERANCE = 1e-5
+
+
+@pytest.fixture(params=[each for each in IMPLEMENTATIONS if each.dtype == "float32"], ids=str)
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    """Logits are float32, whatever matrices are."""
+    found: Implementation = request.param
+    return found
 
 
 def make_logits(rng: np.random.Generator, shape: str, vocab: int) -> Float32:
