@@ -20,7 +20,7 @@ BLOCK_SIZE = 16
 
 
 def main() -> None:
-    config = resolve(EngineConfig(max_model_len=1024, block_size=BLOCK_SIZE))
+    config = resolve(EngineConfig(backend="numpy", max_model_len=1024, block_size=BLOCK_SIZE))
     worker = Worker(config)
     start = time.perf_counter()
     worker.load_model()

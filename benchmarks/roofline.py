@@ -23,7 +23,7 @@ from headrace.contracts.sampling_params import SamplingParams
 from headrace.contracts.scheduler import CachedRequestData, NewRequestData, SchedulerOutput
 from headrace.worker.worker import Worker
 
-ROUNDS = 7
+ROUNDS = 5
 READ_BYTES = 256 << 20  # several times the caches
 CONTEXT = 192
 PROMPT = 2048
