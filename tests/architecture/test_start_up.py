@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import headrace
+from headrace.config.resolve import NATIVE_KERNELS
 from tests.architecture.import_table import ANY, configured_lines, parse
 
 HEAVY = {"numpy", "torch", "transformers", "tokenizers", "fastapi", "uvicorn", "zmq", "asyncio"}
@@ -32,11 +34,12 @@ def loaded_by(repository: Path, *modules: str) -> set[str]:
 
 
 def modules_of(repository: Path, folder: str) -> list[str]:
-    """Every module of a folder, except the backend that needs torch."""
+    """Every module of a folder, except the backend that needs torch, and the native one where it was not built."""
     path = repository / "headrace" / folder
     files = [path.with_suffix(".py")] if path.with_suffix(".py").is_file() else sorted(path.rglob("*.py"))
     names = [f.relative_to(repository).with_suffix("").as_posix().replace("/", ".") for f in files]
-    return [n.removesuffix(".__init__") for n in names if not n.startswith("headrace.backends.torch")]
+    absent = ("headrace.backends.torch",) + (() if find_spec(NATIVE_KERNELS) else ("headrace.backends.native",))
+    return [n.removesuffix(".__init__") for n in names if not n.startswith(absent)]
 
 
 def reachable(folder: str) -> set[str]:
