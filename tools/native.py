@@ -108,12 +108,15 @@ def cmake_version(path: str) -> tuple[int, ...]:
 
 
 def is_configured_here(folder: Path) -> bool:
-    """Whether CMake's cache is of this source folder, not of one that has been moved or copied."""
+    """Whether CMake's cache is of these two folders, not of some that have been moved or copied since."""
     try:
         cache = (folder / "CMakeCache.txt").read_text()
     except OSError:
         return False
-    return f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" in cache
+    return all(
+        f"{name}:INTERNAL={path}\n" in cache
+        for name, path in (("CMAKE_HOME_DIRECTORY", ROOT), ("CMAKE_CACHEFILE_DIR", folder))
+    )
 
 
 def run_logged(folder: Path, path: str, *command: str) -> None:
