@@ -66,6 +66,8 @@ Step make_step(const Ints& token_ids, const Ints& positions, const Ints& slots, 
 }  // namespace
 
 NB_MODULE(_native, m) {
+    // A start that fails leaves objects behind, and what the operator should read then is why it failed.
+    nb::set_leak_warnings(false);
     m.doc() = "Kernels of the native CPU backend.";
     m.attr("PANEL") = kPanel;
     m.attr("GROUP") = kGroup;
