@@ -21,7 +21,7 @@ from headrace.model.ops import Activation, AttentionSpec, Ops, Step, StepInputs,
 
 Float32 = NDArray[np.float32]
 
-FLOAT32, BFLOAT16 = native.Type.float32, native.Type.bfloat16
+BFLOAT16 = native.Type.bfloat16
 # Ops that can write bfloat16, if that is how their result is multiplied.
 _ROUNDING = {"norm", "attention", "gated", "scale"}
 _PRODUCTS = {"linear", "gated"}
@@ -251,7 +251,11 @@ class NativeGraph:
         write_tape(self._head, head_entries, self._buffers, self._attention)
         self._head.sample(logits=self._buffers.address(logits), stride=stride_of(logits.value), vocab=logits.width)
         self._chunk = self._buffers.rows(logits, capacity.chunk)
-        self.num_ops = self._tape.num_ops
+
+    @property
+    def num_ops(self) -> int:
+        """Of a forward, without its logits: how far the progress counter moves with a step."""
+        return int(self._tape.num_ops)
 
     def replay(self, inputs: StepInputs) -> Logits:
         self._tape.replay(
@@ -268,7 +272,7 @@ class NativeGraph:
 
 def _cut_off_head(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     """The last product and what follows it are the head: their rows become a chunk of the samples."""
-    last = max(i for i, entry in enumerate(entries) if entry.op in _PRODUCTS)
+    last = max(i for i, entry in enumerate(entries) if entry.op == "linear")
     for entry in entries[last:]:
         entry.arguments["rows"] = native.Rows.chunk
         if entry.out is not None:

@@ -65,15 +65,12 @@ class Recorder:
     def value(self, rows: native.Rows, width: int) -> View:
         return View(Value(rows, width), 0, width)
 
-    def settle(self, view: View) -> View:
-        """The view with nothing left to be done."""
-        return self._rotated(view)
-
     def _emit(self, op: str, out: View | None, reads: dict[str, View], **arguments: Any) -> None:
-        plain = {name: self._rotated(view) for name, view in reads.items()}
+        plain = {name: self.settle(view) for name, view in reads.items()}
         self.entries.append(Entry(op, plain, None if out is None else out.value, arguments))
 
-    def _rotated(self, view: View) -> View:
+    def settle(self, view: View) -> View:
+        """The view with nothing left to be done: rotated, where it was only marked for that."""
         if view.rotation is None:
             return view
         out = self.value(view.rows, view.width)
@@ -129,7 +126,7 @@ class Recorder:
         return tuple(pieces)
 
     def rope(self, x: View, table: RopeTable, step: Step) -> View:
-        return replace(self._rotated(x), rotation=table)
+        return replace(self.settle(x), rotation=table)
 
     def paged_attention(self, q: View, k: View, v: View, attention: AttentionSpec, step: Step) -> View:
         cache = self._memory.kv_caches.get(attention.layer)
