@@ -1,26 +1,20 @@
-"""x @ W.T with bits that do not depend on the rows around.
+"""x @ W.T with bits that do not depend on the rows around: one BLAS matrix-vector product for each row and panel.
 
-docs/adr/0001 has the measurements. In short: a product of several rows gives a row other bits depending on its place.
-So there are two ways:
-
-- Row by row (`multiply`): every row is its own BLAS matrix-vector product (GEMV), of a shape that the matrix alone
-  decides. Panels of W are outermost and rows innermost: a panel is read from memory once for all rows of the step. The
-  loop over both runs inside `np.matmul`, without the GIL.
-- In groups (`way_for`): products of several rows, in shapes for which `blas.py` proves that a row's bits are its own.
-  Much faster for a prompt and slower for a single row: so only for the largest part of a model, the gated MLP.
+docs/adr/0001 has the measurements. In short: a GEMM gives a row other bits depending on its place in the batch, so
+every row is its own GEMV, of a shape that the matrix alone decides. Panels of W are outermost and rows innermost: a
+panel is read from memory once for all rows of the step. The loop over both runs inside `np.matmul`, without the GIL.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.backends.numpy.blas import Blas
-from headrace.backends.numpy.memory import GROUP, MAX_ROWS, PAIR, GatedMatrix, GatedPanel, Matrix
+from headrace.backends.numpy.memory import Matrix
 from headrace.backends.numpy.threads import ThreadPool
 
 Float32 = NDArray[np.float32]
@@ -69,56 +63,3 @@ def multiply_panels(x: Float32, matrix: Matrix, part: range, out: Float32) -> No
     np.matmul(matrix.panels(part)[:, None], x[None, :, :, None], out=target, order="C")
     if width < out.shape[1]:
         np.matmul(matrix.rows[part.stop * panel :], x[:, :, None], out=out[:, width:, None], order="C")
-
-
-class Way(Protocol):
-    """How a step's rows are multiplied with a gated matrix. Its size decides, for all steps: each has its own bits."""
-
-    def prepare(self, x: Float32) -> Float32:
-        """x [n, in] as `multiply` takes it."""
-        ...
-
-    def panels(self, matrix: GatedMatrix, num_rows: int) -> list[GatedPanel]: ...
-
-    def multiply(self, x: Float32, window: Float32, inside: slice, out: Float32) -> None:
-        """Prepared x times the columns `inside` a window, into `out` [n, these columns], which may be a view."""
-        ...
-
-
-class _InGroups:
-    """Groups of rows, the last one filled up with zeros: one product for up to MAX_ROWS."""
-
-    def prepare(self, x: Float32) -> Float32:
-        num_rows = PAIR if len(x) == 1 else -(-len(x) // GROUP) * GROUP
-        prepared = np.zeros((num_rows, x.shape[1]), np.float32)
-        prepared[: len(x)] = x
-        return prepared
-
-    def panels(self, matrix: GatedMatrix, num_rows: int) -> list[GatedPanel]:
-        return matrix.wide_panels if num_rows == 1 else matrix.panels
-
-    def multiply(self, x: Float32, window: Float32, inside: slice, out: Float32) -> None:
-        for start in range(0, len(out), MAX_ROWS):
-            rows = out[start : start + MAX_ROWS]
-            rows[:] = np.matmul(x[start : start + MAX_ROWS], window)[: len(rows), inside]
-
-
-class _RowByRow:
-    """What needs no proof."""
-
-    def prepare(self, x: Float32) -> Float32:
-        return x[:, None]
-
-    def panels(self, matrix: GatedMatrix, num_rows: int) -> list[GatedPanel]:
-        return matrix.panels
-
-    def multiply(self, x: Float32, window: Float32, inside: slice, out: Float32) -> None:
-        np.matmul(x, window[:, inside], out=out[:, None])
-
-
-_IN_GROUPS, _ROW_BY_ROW = _InGroups(), _RowByRow()
-
-
-def way_for(matrix: GatedMatrix, blas: Blas) -> Way:
-    is_proved = blas.keeps_rows_apart(matrix.panels[0].gate, matrix.wide_panels[0].gate)
-    return _IN_GROUPS if is_proved else _ROW_BY_ROW

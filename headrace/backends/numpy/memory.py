@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from headrace.backends.numpy.dequantize import dequantize_into
@@ -25,20 +23,6 @@ LINE_FLOATS = 16  # in a cache line
 PANEL_STEP = 16
 MAX_PANEL_ROWS = 96
 PANEL_BYTES = 300_000
-
-# The matrix of a gated MLP is multiplied in panels too, of columns of its transpose; docs/adr/0001 has the reasons.
-# Several rows are filled up to whole groups, at most MAX_ROWS of them at a time, so that any number of groups can be
-# tried. Of the columns that a product computes, EDGE at either end are thrown away. A single row is multiplied together
-# with a row of zeros, as a pair, because of one row numpy makes another kind of product; and in wide panels, which are
-# read faster.
-MAX_PANEL_COLUMNS = 288
-MAX_WIDE_COLUMNS = 1024
-EDGE = 8
-PAIR = 2
-GROUP = 12
-MAX_ROWS = 8 * GROUP
-
-TRANSPOSED_ROWS = 64  # at a time, when a matrix is loaded: they stay in the cache
 
 # Attention reads keys and values in tiles of so many positions, and cuts a step into units no larger than this.
 TILE = 64
@@ -67,60 +51,10 @@ class Matrix:
         start, stop = part.start * self.panel_rows, part.stop * self.panel_rows
         return self.rows[start:stop].reshape(len(part), self.panel_rows, self.rows.shape[1])
 
-
-@dataclass(frozen=True)
-class GatedPanel:
-    """Columns of the result that are computed at a time, and those of gate and up that they come from."""
-
-    place: slice  # of the columns in the result
-    gate: Float32  # a window [in, EDGE + columns + EDGE]
-    up: Float32  # another
-    inside: slice  # of the columns in either window
-
-
-@dataclass(frozen=True)
-class GatedMatrix:
-    """Gate and up, [inner, in] each, stored as one transpose and cut into panels, which depend on its size alone.
-
-    The rows of `edged` [in, EDGE + 2 * inner + EDGE] overlap: at the edges are the ends of the rows before and after.
-    So any panel can be multiplied with EDGE columns on either side of it, though no more than the matrix is stored.
-    """
-
-    edged: Float32
-
-    @property
-    def columns(self) -> Float32:
-        """[in, 2 * inner]"""
-        return self.edged[:, EDGE:-EDGE]
-
-    @property
-    def rows(self) -> Float32:
-        """[2 * inner, in], as in the formula: a view across the storage."""
-        return self.columns.T
-
-    @property
-    def inner(self) -> int:
-        return self.columns.shape[1] // 2
-
-    @cached_property
-    def panels(self) -> list[GatedPanel]:
-        return self._cut(MAX_PANEL_COLUMNS)
-
-    @cached_property
-    def wide_panels(self) -> list[GatedPanel]:
-        return self._cut(MAX_WIDE_COLUMNS)
-
-    def _cut(self, max_columns: int) -> list[GatedPanel]:
-        """The windows of all panels have one size: those of a narrower last panel begin before it."""
-        num_panels = 2 * -(-self.inner // (2 * max_columns))  # even, for two threads
-        width = min(self.inner, -(-self.inner // (num_panels * PANEL_STEP)) * PANEL_STEP)
-        panels = []
-        for start in range(0, self.inner, width):
-            place = slice(start, min(start + width, self.inner))
-            first = min(start, self.inner - width)
-            gate, up = (self.edged[:, half + first : half + first + EDGE + width + EDGE] for half in (0, self.inner))
-            panels.append(GatedPanel(place, gate, up, slice(EDGE + start - first, EDGE + place.stop - first)))
-        return panels
+    def halves(self) -> tuple[Matrix, Matrix]:
+        """The first and the second half of the rows, as matrices of their own: views."""
+        middle = len(self.rows) // 2
+        return Matrix(self.rows[:middle]), Matrix(self.rows[middle:])
 
 
 @dataclass(frozen=True)
@@ -170,15 +104,6 @@ class _Arena:
         return taken[: math.prod(shape)].reshape(shape)
 
 
-def _pieces(tensor: StoredTensor) -> Iterator[StoredTensor]:
-    """The tensor's rows, a few at a time."""
-    row_bytes = tensor.data.nbytes // tensor.shape[0]
-    for start in range(0, tensor.shape[0], TRANSPOSED_ROWS):
-        stop = min(start + TRANSPOSED_ROWS, tensor.shape[0])
-        data = tensor.data[start * row_bytes : stop * row_bytes]
-        yield StoredTensor(tensor.name, tensor.dtype, (stop - start, tensor.shape[1]), data)
-
-
 class NumpyMemory:
     def __init__(self) -> None:
         self._arena = _Arena()
@@ -193,19 +118,8 @@ class NumpyMemory:
             start += part.shape[0]
         return Matrix(rows, np.concatenate([self.pack_vector(bias) for bias in biases]) if biases else None)
 
-    def pack_gated(self, gate: StoredTensor, up: StoredTensor) -> GatedMatrix:
-        inner, num_in = gate.shape
-        stored = self._arena.take(EDGE + num_in * 2 * inner + EDGE)
-        stored[:EDGE] = stored[-EDGE:] = 0
-        strides = (2 * inner * FLOAT_BYTES, FLOAT_BYTES)
-        matrix = GatedMatrix(as_strided(stored, (num_in, EDGE + 2 * inner + EDGE), strides))
-        start = 0
-        for piece in (*_pieces(gate), *_pieces(up)):
-            rows = np.empty(piece.shape, np.float32)
-            dequantize_into(rows, piece)
-            matrix.columns[:, start : start + len(rows)] = rows.T
-            start += len(rows)
-        return matrix
+    def pack_gated(self, gate: StoredTensor, up: StoredTensor) -> Matrix:
+        return self.pack_matrix([gate, up])
 
     def pack_vector(self, part: StoredTensor) -> Float32:
         vector = np.empty(part.shape, np.float32)
@@ -236,8 +150,7 @@ class NumpyMemory:
         return sum(2 * layer.num_kv_heads * layer.head_dim * block_size * FLOAT_BYTES for layer in layers)
 
     def step_bytes(self, shape: StepShape) -> int:
-        """Activations of the widest moment of a layer, logits, what the units of attention gather, a panel's product on
-        each thread, and the first step's trial of BLAS."""
+        """Activations of the widest moment of a layer, logits, and what the units of attention gather."""
         widths = (
             4 * shape.hidden_size
             + 3 * shape.intermediate_size
@@ -245,13 +158,9 @@ class NumpyMemory:
         )
         gathered = 2 * shape.attention.num_kv_heads * shape.attention.head_dim * shape.max_model_len
         scores = 3 * shape.attention.num_heads * max(MAX_UNIT_PAIRS * TILE, MIN_UNIT_ROWS * shape.max_model_len)
-        product = MAX_ROWS * (EDGE + MAX_PANEL_COLUMNS + EDGE)
-        wide = EDGE + MAX_WIDE_COLUMNS + EDGE
-        trial = shape.hidden_size * wide + MAX_ROWS * (PAIR + 1) * (shape.hidden_size + 2 * wide)
         floats = (
-            (shape.max_num_tokens + GROUP) * widths
+            shape.max_num_tokens * widths
             + 2 * shape.max_num_requests * shape.vocab_size
-            + shape.num_threads * (2 * gathered + scores + product)
-            + trial
+            + shape.num_threads * (2 * gathered + scores)
         )
         return floats * FLOAT_BYTES

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.backends.numpy import linear
 from headrace.backends.numpy.attention import Unit, attend, plan_units, softcap
 from headrace.backends.numpy.blas import Blas
-from headrace.backends.numpy.memory import GatedMatrix, GatedPanel, Matrix, NumpyMemory, RopeTable
+from headrace.backends.numpy.memory import Matrix, NumpyMemory, RopeTable
 from headrace.backends.numpy.threads import ThreadPool
 from headrace.model.ops import ActivationName, AttentionSpec, StepInputs
 
@@ -92,21 +92,24 @@ class NumpyOps:
         out += residual
         return out
 
-    def gated_mlp(self, x: Float32, gate_up: GatedMatrix, activation: ActivationName) -> Float32:
+    def gated_mlp(self, x: Float32, gate_up: Matrix, activation: ActivationName) -> Float32:
         finish = _ACTIVATIONS[activation]
-        way = linear.way_for(gate_up, self._blas)
-        prepared = way.prepare(x)
-        out = np.empty((len(x), gate_up.inner), np.float32)
+        gate, up = gate_up.halves()
+        if len(x) == 1:
+            gated = linear.multiply(x, gate, self._pool, self._blas)
+            finish(gated, linear.multiply(x, up, self._pool, self._blas))
+            return gated
+        out = np.empty((len(x), len(gate.rows)), np.float32)
 
-        def compute(panel: GatedPanel) -> None:
-            """A panel's columns, from the products to the result."""
-            gated = out[:, panel.place]
+        def compute(part: range) -> None:
+            """One thread's columns, from the products to the result."""
+            gated = out[:, linear.columns(gate, part)]
             upper = np.empty(gated.shape, np.float32)
-            way.multiply(prepared, panel.gate, panel.inside, gated)
-            way.multiply(prepared, panel.up, panel.inside, upper)
+            linear.multiply_panels(x, gate, part, gated)
+            linear.multiply_panels(x, up, part, upper)
             finish(gated, upper)
 
-        self._pool.run([partial(compute, panel) for panel in way.panels(gate_up, len(x))])
+        self._pool.run([partial(compute, part) for part in linear.divide(gate, 2 * len(x), self._pool.num_threads)])
         return out
 
     def split(self, x: Float32, widths: Sequence[int]) -> tuple[Float32, ...]:
