@@ -98,7 +98,7 @@ inline void copy_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_
 
 // The groups that hold the positions of one split, for one KV head: keys[g] and values[g] of positions 16 g to 16 g + 15.
 struct SplitGroups {
-    const uint32_t* keys[kSplit / kGroup + kMaxPanels];  // behind the last is what will be read then: values
+    const uint32_t* keys[kSplit / kGroup];
     const uint32_t* values[kSplit / kGroup];
 };
 
@@ -118,9 +118,8 @@ inline void find_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_
         for (int64_t g = 0; g < num_groups; ++g) groups.keys[g] = copy + g * cache.group_words();
     }
     for (int64_t g = 0; g < num_groups; ++g) groups.values[g] = groups.keys[g] + cache.key_words();
-    for (int64_t g = 0; g < kMaxPanels; ++g)
-        groups.keys[num_groups + g] = g < num_groups ? groups.values[g] : groups.values[0];
 }
+
 // ---- one split ------------------------------------------------------------------------------------------------------
 
 // Positions first to last of the split, both from 0 to its `count`, are those that a row sees.
