@@ -21,7 +21,7 @@ HEADRACE_SHARED Grid make_grid(int64_t num_rows, int64_t num_panels, int64_t ste
     const int64_t rows = (blocks + row_tiles - 1) / row_tiles * max_rows;
     // Four panels have enough sums in flight at one row. Fewer, where the last tiles would leave threads idle.
     int64_t panels = 4;
-    while (panels > step && (num_panels / panels) * row_tiles < 8 * num_threads) panels /= 2;
+    while (panels > step && (num_panels / panels) * row_tiles < 6 * num_threads) panels -= step;
     return {rows, panels, (num_rows + rows - 1) / rows, (num_panels + panels - 1) / panels};
 }
 

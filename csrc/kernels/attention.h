@@ -98,7 +98,7 @@ inline void copy_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_
 
 // The groups that hold the positions of one split, for one KV head: keys[g] and values[g] of positions 16 g to 16 g + 15.
 struct SplitGroups {
-    const uint32_t* keys[kSplit / kGroup];
+    const uint32_t* keys[kSplit / kGroup + kMaxPanels];  // behind the last is what will be read then: values
     const uint32_t* values[kSplit / kGroup];
 };
 
@@ -118,6 +118,7 @@ inline void find_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_
         for (int64_t g = 0; g < num_groups; ++g) groups.keys[g] = copy + g * cache.group_words();
     }
     for (int64_t g = 0; g < num_groups; ++g) groups.values[g] = groups.keys[g] + cache.key_words();
+    for (int64_t p = 0; p < kMaxPanels; ++p) groups.keys[num_groups + p] = groups.values[p < num_groups ? p : 0];
 }
 
 // ---- one split ------------------------------------------------------------------------------------------------------
@@ -232,8 +233,9 @@ struct Attention {
         SplitGroups groups = {};
         find_groups(cache, blocks, kv_head, start, count, scratch.copy, groups);
 
-        const PanelSource keys{groups.keys, true, cache.head_dim, cache.head_dim, 0};
-        const PanelSource values{groups.values, false, kGroup, count, cache.value_words() / (value_width / kPanel)};
+        const PanelSource keys{Layout::keys, groups.keys, cache.head_dim, cache.head_dim, 0};
+        const PanelSource values{Layout::values, groups.values, kGroup, count,
+                                 cache.value_words() / (value_width / kPanel)};
         alignas(64) float scores[kMaxRows * kSplit];
         alignas(64) Operand weights[kMaxRows * kSplit];
         alignas(64) float sums[kMaxRows * kMaxHeadDim];

@@ -15,46 +15,62 @@ constexpr int kVectors = static_cast<int>(kPanel) / kLanes;  // in a panel's row
 constexpr int kMaxRows = kMaxAccumulators / kVectors > 12 ? 12 : kMaxAccumulators / kVectors;
 
 constexpr int kMaxPanels = 4;
+constexpr int kMaxColumns = kMaxPanels * kVectors;
 
-// Panels beside one another, so that few rows too keep enough sums in flight to hide the latency of an addition.
+// Vectors of columns beside one another: few rows too must keep enough sums in flight to hide the latency of an addition.
+// On AVX2 that is 4 rows by 3 vectors, or 5 by 2; 4 by 2 would be too few.
+constexpr int columns_for(int rows) {
+    int columns = kMaxAccumulators / rows < kMaxColumns ? kMaxAccumulators / rows : kMaxColumns;
+    while (columns > 4 && kMaxColumns % columns) --columns;
+    return columns;
+}
+
+// Panels to take at a time, so that their vectors can be divided so.
 constexpr int panels_for(int rows) {
-    for (int panels = kMaxPanels; panels > 1; panels /= 2)
-        if (rows * panels * kVectors <= kMaxAccumulators) return panels;
-    return 1;
+    return columns_for(rows) % kVectors ? kMaxPanels : columns_for(rows) / kVectors;
 }
 
 // `add` of the weights below is always inlined: called, it would keep sums in memory instead of registers.
-template <int kRows, int kPanels>
+template <int kRows, int kColumns>
 struct Sums {
-    Float at[kRows][kPanels * kVectors];
+    Float at[kRows][kColumns];
 };
 
-// What follows soon, into the nearest cache. A processor looks ahead by itself, but no further than a page of 4 kB, and
-// begins anew with the next page: half a page ahead closes that gap. Further ahead was no better, a whole panel worse.
-template <int kPanels>
-HEADRACE_SHARED void fetch_ahead(const uint32_t* const* panels, int64_t row) {
-    constexpr int64_t kAhead = 32;  // rows of words
-#pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) prefetch(panels[p] + (row + kAhead) * kPanel);
-}
+// Vectors that a division into blocks keeps together: those of a panel, if blocks can be whole panels.
+constexpr int kept_together(int rows) { return columns_for(rows) % kVectors ? 1 : kVectors; }
+
+// Where the words of a block's columns begin, and what will be read soon after them.
+template <int kRows, int kColumns>
+struct Columns {
+    static constexpr int kTogether = kept_together(kRows), kCount = kColumns / kTogether;
+    const uint32_t *starts[kCount], *soon[kCount];
+
+    HEADRACE_SHARED const uint32_t* at(int v) const { return starts[v / kTogether] + v % kTogether * kLanes; }
+
+    // As far on as this row of words, into the nearest cache.
+    HEADRACE_SHARED void fetch(int64_t row) const {
+#pragma GCC unroll 8
+        for (int i = 0; i < kCount; ++i) prefetch(soon[i] + row * kPanel);
+    }
+};
 
 struct Float32Weights {
     using Operand = float;
 
-    template <int kRows, int kPanels>
-    HEADRACE_SHARED static void add(Sums<kRows, kPanels>& sums, const uint32_t* const* panels,
-                                    const Operand* x, int64_t stride, int64_t inputs) {
+    template <int kRows, int kColumns>
+    HEADRACE_SHARED static void add(Sums<kRows, kColumns>& sums, const Columns<kRows, kColumns>& columns, const Operand* x,
+                                    int64_t stride, int64_t inputs) {
         for (int64_t k = 0; k < inputs; ++k) {
-            fetch_ahead<kPanels>(panels, k);
-            Float w[kPanels * kVectors];
+            columns.fetch(k);
+            Float w[kColumns];
 #pragma GCC unroll 16
-            for (int v = 0; v < kPanels * kVectors; ++v)
-                w[v] = load(reinterpret_cast<const float*>(panels[v / kVectors]) + k * kPanel + v % kVectors * kLanes);
+            for (int v = 0; v < kColumns; ++v)
+                w[v] = load(reinterpret_cast<const float*>(columns.at(v)) + k * kPanel);
 #pragma GCC unroll 16
             for (int r = 0; r < kRows; ++r) {
                 const Float factor = broadcast(x[r * stride + k]);
 #pragma GCC unroll 16
-                for (int v = 0; v < kPanels * kVectors; ++v) sums.at[r][v] = fma(w[v], factor, sums.at[r][v]);
+                for (int v = 0; v < kColumns; ++v) sums.at[r][v] = fma(w[v], factor, sums.at[r][v]);
             }
         }
     }
@@ -64,28 +80,27 @@ struct Float32Weights {
 struct WidenedWeights {
     using Operand = float;
 
-    template <int kRows, int kPanels>
-    HEADRACE_SHARED static void add(Sums<kRows, kPanels>& sums, const uint32_t* const* panels,
-                                    const Operand* x, int64_t stride, int64_t inputs) {
+    template <int kRows, int kColumns>
+    HEADRACE_SHARED static void add(Sums<kRows, kColumns>& sums, const Columns<kRows, kColumns>& columns, const Operand* x,
+                                    int64_t stride, int64_t inputs) {
         for (int64_t k = 0; k + 1 < inputs; k += 2) {
-            fetch_ahead<kPanels>(panels, k / 2);
-            add_half<kRows, kPanels, false>(sums, panels, x, stride, k);
-            add_half<kRows, kPanels, true>(sums, panels, x, stride, k);
+            columns.fetch(k / 2);
+            add_half<kRows, kColumns, false>(sums, columns, x, stride, k);
+            add_half<kRows, kColumns, true>(sums, columns, x, stride, k);
         }
-        if (inputs % 2) add_half<kRows, kPanels, false>(sums, panels, x, stride, inputs - 1);
+        if (inputs % 2) add_half<kRows, kColumns, false>(sums, columns, x, stride, inputs - 1);
     }
 
-    template <int kRows, int kPanels, bool kHigh>
-    HEADRACE_SHARED static void add_half(Sums<kRows, kPanels>& sums, const uint32_t* const* panels, const Operand* x,
+    template <int kRows, int kColumns, bool kHigh>
+    HEADRACE_SHARED static void add_half(Sums<kRows, kColumns>& sums, const Columns<kRows, kColumns>& columns, const Operand* x,
                                          int64_t stride, int64_t k) {
         const auto weights = [&](int v) {
-            const uint32_t* words = panels[v / kVectors] + k / 2 * kPanel + v % kVectors * kLanes;
+            const uint32_t* words = columns.at(v) + k / 2 * kPanel;
             // Otherwise the compiler keeps words of the low half for the high one, and sums go to memory instead.
             __asm__ volatile("" : "+r"(words));
             return kHigh ? high(load_pairs(words)) : low(load_pairs(words));
         };
         const auto factor = [&](int r) { return broadcast(x[r * stride + k + (kHigh ? 1 : 0)]); };
-        constexpr int kColumns = kPanels * kVectors;
         if constexpr (kRows < kColumns) {  // hold what is less, and stream the other
             Float held[kRows];
 #pragma GCC unroll 16
@@ -115,28 +130,28 @@ struct WidenedWeights {
 struct PairWeights {
     using Operand = uint16_t;
 
-    template <int kRows, int kPanels>
-    HEADRACE_SHARED static void add(Sums<kRows, kPanels>& sums, const uint32_t* const* panels,
-                                    const Operand* x, int64_t stride, int64_t inputs) {
+    template <int kRows, int kColumns>
+    HEADRACE_SHARED static void add(Sums<kRows, kColumns>& sums, const Columns<kRows, kColumns>& columns, const Operand* x,
+                                    int64_t stride, int64_t inputs) {
         for (int64_t k = 0; k + 1 < inputs; k += 2) {
-            fetch_ahead<kPanels>(panels, k / 2);
-            Pairs w[kPanels * kVectors];
+            columns.fetch(k / 2);
+            Pairs w[kColumns];
 #pragma GCC unroll 16
-            for (int v = 0; v < kPanels * kVectors; ++v)
-                w[v] = load_pairs(panels[v / kVectors] + k / 2 * kPanel + v % kVectors * kLanes);
+            for (int v = 0; v < kColumns; ++v)
+                w[v] = load_pairs(columns.at(v) + k / 2 * kPanel);
 #pragma GCC unroll 16
             for (int r = 0; r < kRows; ++r) {
                 uint32_t pair;
                 __builtin_memcpy(&pair, x + r * stride + k, sizeof pair);
 #pragma GCC unroll 16
-                for (int v = 0; v < kPanels * kVectors; ++v) sums.at[r][v] = add_products(sums.at[r][v], w[v], pair);
+                for (int v = 0; v < kColumns; ++v) sums.at[r][v] = add_products(sums.at[r][v], w[v], pair);
             }
         }
         if (inputs % 2) {  // nothing is known of the word's other half: neither of the row's nor, in a cache, of w's
             for (int r = 0; r < kRows; ++r) {
                 const Float factor = broadcast(widen_bf16(x[r * stride + inputs - 1]));
-                for (int v = 0; v < kPanels * kVectors; ++v) {
-                    const uint32_t* words = panels[v / kVectors] + inputs / 2 * kPanel + v % kVectors * kLanes;
+                for (int v = 0; v < kColumns; ++v) {
+                    const uint32_t* words = columns.at(v) + inputs / 2 * kPanel;
                     sums.at[r][v] = fma(low(load_pairs(words)), factor, sums.at[r][v]);
                 }
             }
@@ -150,54 +165,101 @@ using BFloat16Weights = WidenedWeights;
 
 // Where panels lie. Those of a matrix lie one after another. In the cache every group of positions has its own address:
 // of keys a group is a panel, of values a chunk of the inputs of all panels.
+enum class Layout { matrix, keys, values };
+
 struct PanelSource {
-    const uint32_t* const* starts;
-    bool is_start_of_panel;  // starts[panel]; else starts[chunk]
-    int64_t chunk_inputs;    // of every chunk but the last
-    int64_t inputs;          // of all chunks
-    int64_t panel_words;     // from one panel to the next within a chunk
+    Layout layout;
+    const uint32_t* const* starts;  // keys: of each panel, and of kMaxPanels more; values: of each chunk; else one
+    int64_t chunk_inputs;           // of every chunk but the last
+    int64_t inputs;                 // of all chunks
+    int64_t panel_words;            // from one panel to the next within a chunk
 
     HEADRACE_SHARED const uint32_t* at(int64_t chunk, int64_t panel) const {
-        return is_start_of_panel ? starts[panel] : starts[chunk] + panel * panel_words;
+        return layout == Layout::keys ? starts[panel] : starts[chunk] + panel * panel_words;
+    }
+
+    // What will be read soon after that. In a matrix a processor looks ahead by itself, but no further than a page of
+    // 4 kB, and begins anew with the next page: half a page ahead closes that gap. (Further was no better, a whole panel
+    // worse.) Through the cache it cannot look ahead: every group may lie in another page.
+    HEADRACE_SHARED const uint32_t* soon(int64_t chunk, int64_t panel, int64_t panels_beside) const {
+        if (layout == Layout::matrix) return at(chunk, panel) + 32 * kPanel;
+        if (layout == Layout::keys) return starts[panel + panels_beside];
+        const int64_t last = (inputs - 1) / chunk_inputs;
+        return at(chunk + 4 < last ? chunk + 4 : last, panel);
     }
 };
 
-template <class Weights, int kRows, int kPanels>
-__attribute__((noinline)) static void multiply_block(const typename Weights::Operand* x, int64_t stride, const PanelSource& w, int64_t panel,
-                           float* out, int64_t out_stride) {
-    Sums<kRows, kPanels> sums;
+// out[r][i] = x[r] times column i of kColumns vectors, of which `column` is the first.
+template <class Weights, int kRows, int kColumns>
+HEADRACE_SHARED void compute_block(const typename Weights::Operand* x, int64_t stride, const PanelSource& w,
+                                   int64_t column, float* out, int64_t out_stride) {
+    Sums<kRows, kColumns> sums;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
-        for (int v = 0; v < kPanels * kVectors; ++v) sums.at[r][v] = broadcast(0.0f);
+        for (int v = 0; v < kColumns; ++v) sums.at[r][v] = broadcast(0.0f);
     for (int64_t k = 0, chunk = 0; k < w.inputs; k += w.chunk_inputs, ++chunk) {
         const int64_t left = w.inputs - k, inputs = left < w.chunk_inputs ? left : w.chunk_inputs;
-        const uint32_t* panels[kPanels];
-        for (int p = 0; p < kPanels; ++p) panels[p] = w.at(chunk, panel + p);
-        Weights::template add<kRows, kPanels>(sums, panels, x + k, stride, inputs);
+        Columns<kRows, kColumns> columns;
+        for (int i = 0; i < columns.kCount; ++i) {
+            const int64_t first = column + i * columns.kTogether;
+            columns.starts[i] = w.at(chunk, first / kVectors) + first % kVectors * kLanes;
+            columns.soon[i] = w.soon(chunk, first / kVectors, (kColumns + kVectors - 1) / kVectors);
+        }
+        Weights::template add<kRows, kColumns>(sums, columns, x + k, stride, inputs);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
-        for (int v = 0; v < kPanels * kVectors; ++v) store(out + r * out_stride + v * kLanes, sums.at[r][v]);
+        for (int v = 0; v < kColumns; ++v) store(out + r * out_stride + v * kLanes, sums.at[r][v]);
 }
 
-// out[r][16 p + i] = x[r] times column i of panel p, for kRows rows and `num_panels` panels.
+// A block is a function of its own: inlined into something large, it would keep sums in memory. gcc's usual way to give out
+// registers does so too where a block takes all of them, and its other way where a block does not.
+#if defined(__GNUC__) && !defined(__clang__)
+#define HEADRACE_ALL_REGISTERS __attribute__((optimize("-fira-algorithm=priority")))
+#else
+#define HEADRACE_ALL_REGISTERS
+#endif
+
+template <class Weights, int kRows, int kColumns>
+__attribute__((noinline)) static void multiply_block(const typename Weights::Operand* x, int64_t stride,
+                                                     const PanelSource& w, int64_t column, float* out,
+                                                     int64_t out_stride) {
+    compute_block<Weights, kRows, kColumns>(x, stride, w, column, out, out_stride);
+}
+
+template <class Weights, int kRows, int kColumns>
+__attribute__((noinline)) HEADRACE_ALL_REGISTERS static void multiply_full_block(
+    const typename Weights::Operand* x, int64_t stride, const PanelSource& w, int64_t column, float* out,
+    int64_t out_stride) {
+    compute_block<Weights, kRows, kColumns>(x, stride, w, column, out, out_stride);
+}
+
+// The same for a number of vectors, up to columns_for(kRows), that is known only now.
+template <class Weights, int kRows, int kColumns = columns_for(kRows)>
+inline void multiply_columns(int64_t columns, const typename Weights::Operand* x, int64_t stride, const PanelSource& w,
+                             int64_t column, float* out, int64_t out_stride) {
+    if (columns == kColumns) {
+        constexpr int kHeld = kRows < kColumns ? kRows : kColumns;  // beside the sums, and one that is streamed
+        if constexpr (kRows * kColumns + kHeld + 1 >= kRegisters)
+            return multiply_full_block<Weights, kRows, kColumns>(x, stride, w, column, out, out_stride);
+        return multiply_block<Weights, kRows, kColumns>(x, stride, w, column, out, out_stride);
+    }
+    if constexpr (kColumns > kept_together(kRows))
+        multiply_columns<Weights, kRows, kColumns - kept_together(kRows)>(columns, x, stride, w, column, out, out_stride);
+}
+
+// out[r][16 p + i] = x[r] times column i of panel p, for kRows rows and `num_panels` panels, which are divided evenly.
 template <class Weights, int kRows>
 inline void multiply_rows(const typename Weights::Operand* x, int64_t stride, const PanelSource& w, int64_t first_panel,
                           int64_t num_panels, float* out, int64_t out_stride) {
-    constexpr int kPanels = panels_for(kRows);
-    int64_t p = 0;
-    for (; p + kPanels <= num_panels; p += kPanels)
-        multiply_block<Weights, kRows, kPanels>(x, stride, w, first_panel + p, out + p * kPanel, out_stride);
-    if constexpr (kPanels == 4) {
-        if (p + 2 <= num_panels) {
-            multiply_block<Weights, kRows, 2>(x, stride, w, first_panel + p, out + p * kPanel, out_stride);
-            p += 2;
-        }
-    }
-    if constexpr (kPanels > 1) {
-        if (p < num_panels) multiply_block<Weights, kRows, 1>(x, stride, w, first_panel + p, out + p * kPanel, out_stride);
+    constexpr int kTogether = kept_together(kRows), kMost = columns_for(kRows) / kTogether;
+    const int64_t pieces = num_panels * kVectors / kTogether, blocks = (pieces + kMost - 1) / kMost;
+    for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t first = pieces * block / blocks * kTogether, end = pieces * (block + 1) / blocks * kTogether;
+        multiply_columns<Weights, kRows>(end - first, x, stride, w, first_panel * kVectors + first, out + first * kLanes,
+                                         out_stride);
     }
 }
 

@@ -34,7 +34,7 @@ template <class Weights, class Finish>
 inline void multiply_tile(const Operands& x, const Matrix& w, const TileRange& range, int64_t together, Finish finish) {
     using Operand = typename Weights::Operand;
     alignas(64) float products[kMaxRows * kMaxPanels * kPanel];
-    const PanelSource source{&w.panels, false, w.in, w.in, w.panel_words()};
+    const PanelSource source{Layout::matrix, &w.panels, w.in, w.in, w.panel_words()};
     const int64_t rows = range.last_row - range.first_row, blocks = (rows + kMaxRows - 1) / kMaxRows;
     const int64_t panels_beside = panels_for(static_cast<int>((rows + blocks - 1) / blocks));
     const int64_t step = panels_beside > together ? panels_beside : together;

@@ -8,7 +8,8 @@
 namespace headrace::HEADRACE_NAMESPACE {
 
 constexpr int kLanes = 8;
-constexpr int kMaxAccumulators = 12;     // of 16 registers, that a GEMM tile may hold
+constexpr int kRegisters = 16;
+constexpr int kMaxAccumulators = 12;     // registers that a GEMM tile may hold
 constexpr bool kHasPairProducts = false;  // no instruction that multiplies pairs of bfloat16
 
 struct Float {

@@ -9,7 +9,8 @@
 namespace headrace::HEADRACE_NAMESPACE {
 
 constexpr int kLanes = 16;
-constexpr int kMaxAccumulators = 24;  // of 32 registers
+constexpr int kRegisters = 32;
+constexpr int kMaxAccumulators = 24;
 
 struct Float {
     __m512 v;

@@ -7,6 +7,7 @@
 namespace headrace::HEADRACE_NAMESPACE {
 
 constexpr int kLanes = 4;
+constexpr int kRegisters = 16;
 constexpr int kMaxAccumulators = 12;
 constexpr bool kHasPairProducts = false;
 
