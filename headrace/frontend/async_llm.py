@@ -27,6 +27,7 @@ from headrace.frontend.metrics import Metrics
 from headrace.frontend.output_collector import RequestOutputCollector
 from headrace.frontend.output_processor import OutputProcessor, RequestState
 from headrace.frontend.request_output import RequestOutput
+from headrace.frontend.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,10 @@ class AsyncLLM:
         self.metrics.record_iteration(stats)
         if self._death is None:
             self._client.abort_requests(request_ids)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._input_processor.tokenizer
 
     # ---- life
 

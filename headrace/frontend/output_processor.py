@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from headrace.contracts.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, FinishReason
+from headrace.contracts.model_runner import TokenLogprobs
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import (
     ContextLengthError,
@@ -78,6 +79,7 @@ class ChoiceState:
         self.request_id = request_id  # the engine core's
         self.index = index
         self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []  # of these tokens
         self._last_token_time: float | None = None
         self._kind = params.output_kind
         self._include_stop = params.include_stop_str_in_output
@@ -132,13 +134,16 @@ class ChoiceState:
         self, text: str, num_new_tokens: int, finish_reason: FinishReason | None, stop_reason: str | int | None
     ) -> CompletionOutput:
         reason = None if finish_reason is None else finish_reason.text
+        first = 0
         if self._kind is OutputKind.DELTA:
-            new_token_ids = self.token_ids[len(self.token_ids) - num_new_tokens :]
-            return CompletionOutput(self.index, text, new_token_ids, reason, stop_reason)
-        self._pieces.append(text)
-        if self._kind is OutputKind.FINAL_ONLY and finish_reason is None:
-            return CompletionOutput(self.index, "", [])
-        return CompletionOutput(self.index, "".join(self._pieces), self.token_ids.copy(), reason, stop_reason)
+            first = len(self.token_ids) - num_new_tokens
+        else:
+            self._pieces.append(text)
+            if self._kind is OutputKind.FINAL_ONLY and finish_reason is None:
+                return CompletionOutput(self.index, "", [])
+            text = "".join(self._pieces)
+        logprobs = None if self.logprobs is None else self.logprobs[first:]
+        return CompletionOutput(self.index, text, self.token_ids[first:], reason, stop_reason, logprobs)
 
 
 class OutputProcessor:
@@ -205,6 +210,9 @@ class OutputProcessor:
             stats.queue_times += queue_times(output.events)
         text, stop = choice.append(new_token_ids, finish_reason)
         num_new_tokens = len(choice.token_ids) - num_before
+        if choice.logprobs is not None and output.new_logprobs is not None:
+            first = num_before - output.first_index
+            choice.logprobs += output.new_logprobs[first : first + num_new_tokens]
         stop_reason: str | int | None = output.stop_reason
         if stop is not None:
             finish_reason, stop_reason = FinishReason.STOP, stop

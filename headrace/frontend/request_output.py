@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.contracts.model_runner import TokenLogprobs
+
 
 class CompletionOutput(msgspec.Struct):
     """One choice of a request. With output kind DELTA, `text` and `token_ids` hold only what is new."""
@@ -13,6 +15,7 @@ class CompletionOutput(msgspec.Struct):
     token_ids: list[int]
     finish_reason: str | None = None  # "stop", "length" or "abort"; None while it goes on
     stop_reason: str | int | None = None  # the stop string or stop token id; None for end-of-sequence and other ends
+    logprobs: list[TokenLogprobs] | None = None  # one for each of `token_ids`, where the request wants them
 
     @property
     def finished(self) -> bool:
@@ -41,6 +44,8 @@ class RequestOutput(msgspec.Struct):
                 earlier.text += output.text
                 earlier.token_ids += output.token_ids
                 earlier.finish_reason, earlier.stop_reason = output.finish_reason, output.stop_reason
+                if earlier.logprobs is not None and output.logprobs is not None:
+                    earlier.logprobs += output.logprobs
             else:
                 self.outputs[place] = output
         self.finished = later.finished

@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from headrace.contracts.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from headrace.contracts.lifecycle import EngineCoreReadyResponse
+from headrace.contracts.model_runner import TokenLogprobs
 from headrace.contracts.stats import SchedulerStats
 from headrace.errors import EngineDeadError
 
 Script = Callable[[EngineCoreRequest], Sequence[int]]
 READY = EngineCoreReadyResponse(engine_index=0, incarnation=1, num_kv_blocks=64, block_size=16, max_model_len=256)
+
+
+def logprobs_of(token: int, request: EngineCoreRequest) -> TokenLogprobs:
+    """The token has the probability 1/2; before it come, less and less probable, the tokens 100, 101, ..."""
+    num_top = request.sampling_params.logprobs or 0
+    top = np.log(0.9 / 2.0 ** np.arange(num_top)).astype("<f4")
+    return TokenLogprobs(float(np.log(0.5)), 2, np.arange(100, 100 + num_top, dtype="<i4").tobytes(), top.tobytes())
 
 
 class FakeEngine:
@@ -86,7 +96,10 @@ class FakeEngine:
         tokens = tokens[:max_tokens]
         for index, token in enumerate(tokens):
             is_last = index == len(tokens) - 1
-            self.send(EngineCoreOutput(request.request_id, index, [token], reason if is_last else None))
+            logprobs = None if request.sampling_params.logprobs is None else [logprobs_of(token, request)]
+            self.send(
+                EngineCoreOutput(request.request_id, index, [token], reason if is_last else None, new_logprobs=logprobs)
+            )
 
     def send(self, *outputs: EngineCoreOutput) -> None:
         for output in outputs:

@@ -11,8 +11,10 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.config.limits import Limits
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.sampling_params import MAX_COUNT, SamplingParams, check_integer
+from headrace.errors import InvalidParameterError
 from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.http.connection import read_json_body, until_disconnect
 from headrace.frontend.http.openai.protocol import (
@@ -22,13 +24,23 @@ from headrace.frontend.http.openai.protocol import (
     ChatCompletionChunk,
     ChatCompletionRequest,
     ChatDelta,
+    ChatLogprobs,
     ChatMessage,
+    ChatTokenLogprob,
+    TopLogprob,
     Usage,
 )
-from headrace.frontend.http.openai.request_body import parse_request, sampling_params_of, scheduling_of, wants_usage
+from headrace.frontend.http.openai.request_body import (
+    logprobs_reader,
+    parse_request,
+    sampling_params_of,
+    scheduling_of,
+    wants_usage,
+)
 from headrace.frontend.http.openai.unsupported import CHAT
 from headrace.frontend.http.sse import DONE, EventStream, event
 from headrace.frontend.input_processor import ChatPrompt
+from headrace.frontend.logprobs import LogprobsReader, PlaceLogprobs
 from headrace.frontend.request_output import CompletionOutput, RequestOutput
 
 
@@ -38,14 +50,15 @@ class ChatCompletions:
     def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
         self._llm = llm
         self._model = config.model.served_model_name
-        self._max_body_bytes = config.limits.max_body_bytes
+        self._limits = config.limits
 
     async def post(self, request: Request) -> Response:
-        body = await read_json_body(request, self._max_body_bytes)
+        body = await read_json_body(request, self._limits.max_body_bytes)
         chat = parse_request(body, ChatCompletionRequest, CHAT, self._model)
-        prompt, params = ChatPrompt(chat.messages), _sampling_params(chat)
+        prompt, params = ChatPrompt(chat.messages), _sampling_params(chat, self._limits)
         prepared = await self._llm.prepare(prompt, params, scheduling=scheduling_of(chat))
-        answer = _Answer(f"chatcmpl-{prepared.label}", self._model)
+        logprobs = logprobs_reader(self._llm.tokenizer, chat, params)
+        answer = _Answer(f"chatcmpl-{prepared.label}", self._model, logprobs)
         outputs = self._llm.generate(prepared)
         if chat.stream:
             first = await until_disconnect(request.receive, anext(outputs))
@@ -54,26 +67,32 @@ class ChatCompletions:
         return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
-def _sampling_params(chat: ChatCompletionRequest) -> SamplingParams:
-    if chat.max_completion_tokens is None:
-        return sampling_params_of(chat, chat.max_tokens)
-    check_integer("max_completion_tokens", chat.max_completion_tokens, 1, MAX_COUNT)
-    return sampling_params_of(chat, chat.max_completion_tokens)
+def _sampling_params(chat: ChatCompletionRequest, limits: Limits) -> SamplingParams:
+    max_tokens = chat.max_tokens
+    if chat.max_completion_tokens is not None:
+        check_integer("max_completion_tokens", chat.max_completion_tokens, 1, MAX_COUNT)
+        max_tokens = chat.max_completion_tokens
+    num_top = chat.top_logprobs or 0
+    check_integer("top_logprobs", num_top, 0, limits.max_logprobs)
+    if num_top and not chat.logprobs:
+        raise InvalidParameterError("top_logprobs needs logprobs to be true.", param="top_logprobs")
+    return sampling_params_of(chat, max_tokens, num_top if chat.logprobs else None)
 
 
 class _Answer:
     """One answer in the making: its id, and the shapes that the outputs take."""
 
-    def __init__(self, completion_id: str, model: str) -> None:
+    def __init__(self, completion_id: str, model: str, logprobs: LogprobsReader) -> None:
         self._id = completion_id
         self._model = model
+        self._logprobs = logprobs
         self._created = int(time.time())
 
     async def whole(self, outputs: AsyncGenerator[RequestOutput, None]) -> ChatCompletion:
         async with aclosing(outputs):
             output = await anext(outputs)  # the only one: FINAL_ONLY has all choices in it
         choices = [
-            ChatChoice(choice.index, ChatMessage("assistant", choice.text), None, choice.finish_reason)
+            ChatChoice(choice.index, ChatMessage("assistant", choice.text), self._read(choice), choice.finish_reason)
             for choice in output.outputs
         ]
         usage = _usage(output, sum(len(choice.token_ids) for choice in output.outputs))
@@ -92,7 +111,7 @@ class _Answer:
             while True:
                 for choice in output.outputs:
                     num_generated += len(choice.token_ids)
-                    for chunk_choice in _chunk_choices(choice, begun):
+                    for chunk_choice in _chunk_choices(choice, self._read(choice), begun):
                         yield event(self._chunk([chunk_choice], usage))
                 if output.finished:
                     break
@@ -101,18 +120,28 @@ class _Answer:
             yield event(self._chunk([], _usage(output, num_generated)))
         yield DONE
 
+    def _read(self, choice: CompletionOutput) -> ChatLogprobs | None:
+        places = self._logprobs.read(choice.index, choice)
+        return None if places is None else ChatLogprobs([_token_logprob(place) for place in places])
+
     def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | msgspec.UnsetType | None) -> ChatCompletionChunk:
         return ChatCompletionChunk(self._id, "chat.completion.chunk", self._created, self._model, choices, usage)
 
 
-def _chunk_choices(choice: CompletionOutput, begun: set[int]) -> list[ChatChunkChoice]:
-    """The pieces that tell of this output. `begun` are the choices whose role has been told."""
+def _token_logprob(place: PlaceLogprobs) -> ChatTokenLogprob:
+    top = [TopLogprob(token.text, token.logprob, list(token.data)) for token in place.top]
+    return ChatTokenLogprob(place.sampled.text, place.sampled.logprob, list(place.sampled.data), top)
+
+
+def _chunk_choices(choice: CompletionOutput, logprobs: ChatLogprobs | None, begun: set[int]) -> list[ChatChunkChoice]:
+    """The pieces that tell of this output. `begun` are the choices whose role has been told. Logprobs come with their
+    tokens, also where the text of these waits for more."""
     pieces: list[ChatChunkChoice] = []
     if choice.index not in begun:
         begun.add(choice.index)
         pieces.append(ChatChunkChoice(choice.index, ChatDelta("assistant", ""), None, None))
-    if choice.text:
-        pieces.append(ChatChunkChoice(choice.index, ChatDelta(content=choice.text), None, None))
+    if choice.text or (logprobs is not None and logprobs.content):
+        pieces.append(ChatChunkChoice(choice.index, ChatDelta(content=choice.text), logprobs, None))
     if choice.finish_reason is not None:
         pieces.append(ChatChunkChoice(choice.index, ChatDelta(), None, choice.finish_reason))
     return pieces

@@ -20,12 +20,25 @@ from headrace.errors import InvalidParameterError
 from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.http.connection import read_json_body, until_disconnect
 from headrace.frontend.http.merge import merge
-from headrace.frontend.http.openai.protocol import Completion, CompletionChoice, CompletionRequest, Usage
-from headrace.frontend.http.openai.request_body import parse_request, sampling_params_of, scheduling_of, wants_usage
+from headrace.frontend.http.openai.protocol import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    Usage,
+)
+from headrace.frontend.http.openai.request_body import (
+    logprobs_reader,
+    parse_request,
+    sampling_params_of,
+    scheduling_of,
+    wants_usage,
+)
 from headrace.frontend.http.openai.unsupported import COMPLETIONS
 from headrace.frontend.http.sse import DONE, EventStream, event
 from headrace.frontend.input_processor import PreparedRequest
-from headrace.frontend.request_output import RequestOutput
+from headrace.frontend.logprobs import LogprobsReader, PlaceLogprobs
+from headrace.frontend.request_output import CompletionOutput, RequestOutput
 
 Outputs = AsyncGenerator[tuple[int, RequestOutput], None]  # each with the place of its prompt
 
@@ -41,13 +54,13 @@ class Completions:
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
         completion = parse_request(body, CompletionRequest, COMPLETIONS, self._model)
-        params = sampling_params_of(completion, completion.max_tokens)
+        params = sampling_params_of(completion, completion.max_tokens, completion.logprobs)
         params.check(self._limits)
         scheduling = scheduling_of(completion)
         prompts = _split_prompts(completion.prompt)
         _check_number_of_choices(len(prompts), params, completion.best_of, self._limits)
         prepared = [await self._llm.prepare(prompt, params, scheduling=scheduling) for prompt in prompts]
-        answer = _Answer(prepared, self._model)
+        answer = _Answer(prepared, self._model, logprobs_reader(self._llm.tokenizer, completion, params))
         outputs = merge([self._llm.generate(one) for one in prepared])
         if completion.stream:
             first = await until_disconnect(request.receive, anext(outputs))
@@ -59,7 +72,8 @@ class Completions:
 class _Answer:
     """One answer in the making: its id, and the shapes that the outputs take."""
 
-    def __init__(self, prepared: Sequence[PreparedRequest], model: str) -> None:
+    def __init__(self, prepared: Sequence[PreparedRequest], model: str, logprobs: LogprobsReader) -> None:
+        self._logprobs = logprobs
         self._id = f"cmpl-{prepared[0].label}"
         self._model = model
         self._created = int(time.time())
@@ -87,7 +101,7 @@ class _Answer:
             place, output = first
             while True:
                 for choice in self._choices(place, output):
-                    if choice.text or choice.finish_reason is not None:
+                    if choice.text or choice.finish_reason is not None or (choice.logprobs and choice.logprobs.tokens):
                         yield event(self._completion([choice], usage))
                 num_open -= output.finished
                 if not num_open:
@@ -99,16 +113,33 @@ class _Answer:
 
     def _choices(self, place: int, output: RequestOutput) -> list[CompletionChoice]:
         self._num_generated += sum(len(choice.token_ids) for choice in output.outputs)
-        return [
-            CompletionChoice(place * self._n + choice.index, choice.text, None, choice.finish_reason)
-            for choice in output.outputs
-        ]
+        return [self._choice(place * self._n + choice.index, choice) for choice in output.outputs]
+
+    def _choice(self, index: int, choice: CompletionOutput) -> CompletionChoice:
+        places = self._logprobs.read(index, choice)
+        logprobs = None if places is None else _completion_logprobs(places)
+        return CompletionChoice(index, choice.text, logprobs, choice.finish_reason)
 
     def _usage(self) -> Usage:
         return Usage(self._num_prompt_tokens, self._num_generated, self._num_prompt_tokens + self._num_generated)
 
     def _completion(self, choices: list[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
         return Completion(self._id, "text_completion", self._created, self._model, choices, usage)
+
+
+def _completion_logprobs(places: Sequence[PlaceLogprobs]) -> CompletionLogprobs:
+    tops: list[dict[str, float] | None] = []
+    for place in places:
+        # Tokens that look alike share a key; the most probable is told.
+        top = {token.text: token.logprob for token in reversed(place.top)}
+        top.setdefault(place.sampled.text, place.sampled.logprob)
+        tops.append(top)
+    return CompletionLogprobs(
+        text_offset=[place.offset for place in places],
+        token_logprobs=[place.sampled.logprob for place in places],
+        tokens=[place.sampled.text for place in places],
+        top_logprobs=tops,
+    )
 
 
 def _split_prompts(prompt: str | list[Any]) -> list[str | list[int]]:

@@ -35,6 +35,12 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     min_tokens: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None  # token id, as JSON's keys are, a string -> what is added to its logit
+    allowed_token_ids: list[int] | None = None
+    return_tokens_as_token_ids: bool | None = None  # in logprobs: "token_id:17" and not its text
     priority: int | None = None  # lower goes first
     cache_salt: str | None = None  # requests share cached prefixes only within the same salt
 
@@ -43,12 +49,15 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     messages: list[dict[str, Any]]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None  # the newer name; it wins where both are given
+    logprobs: bool | None = None
+    top_logprobs: int | None = None  # most probable tokens at each place; needs `logprobs`
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
     prompt: str | list[Any]  # a text, a list of texts, token ids, or a list of lists of token ids
     max_tokens: int | None = 16  # OpenAI's default; null: what the context leaves
     best_of: int | None = None  # only as another way to say `n`
+    logprobs: int | None = None  # most probable tokens at each place; 0: the sampled ones' logprobs alone
 
 
 class Usage(msgspec.Struct):
@@ -60,6 +69,26 @@ class Usage(msgspec.Struct):
 # ---- chat -----------------------------------------------------------------------------------------------------------
 
 
+class TopLogprob(msgspec.Struct):
+    token: str  # bytes that are no text on their own as U+FFFD: `bytes` has them all
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """One entry for each token that `usage` counts, the one that ended the answer included."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
 class ChatMessage(msgspec.Struct):
     role: Literal["assistant"]
     content: str
@@ -69,7 +98,7 @@ class ChatMessage(msgspec.Struct):
 class ChatChoice(msgspec.Struct):
     index: int
     message: ChatMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: str | None
 
 
@@ -90,7 +119,7 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 class ChatChunkChoice(msgspec.Struct):
     index: int
     delta: ChatDelta
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: str | None
 
 
@@ -108,10 +137,19 @@ class ChatCompletionChunk(msgspec.Struct):
 # ---- completions ----------------------------------------------------------------------------------------------------
 
 
+class CompletionLogprobs(msgspec.Struct):
+    """Lists with one entry for each token. `top_logprobs` has the sampled token too, whatever its rank."""
+
+    text_offset: list[int]  # characters of the choice's text before this token
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
 class CompletionChoice(msgspec.Struct):
     index: int
     text: str
-    logprobs: None
+    logprobs: CompletionLogprobs | None
     finish_reason: str | None
 
 

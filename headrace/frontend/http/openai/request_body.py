@@ -12,14 +12,17 @@ from headrace.errors import InvalidParameterError, ModelNotFoundError
 from headrace.frontend.http.openai.protocol import GenerationRequest
 from headrace.frontend.http.openai.unsupported import Neutral, refuse_unsupported, warn_of_misspelt
 from headrace.frontend.input_processor import Scheduling
+from headrace.frontend.logprobs import LogprobsReader
+from headrace.frontend.tokenizer.tokenizer import Tokenizer
 
 R = TypeVar("R", bound=GenerationRequest)
 
 _SAMPLING_FIELDS = (
     "n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "skip_special_tokens",
-    "include_stop_str_in_output", "min_tokens",
+    "include_stop_str_in_output", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
 )  # fmt: skip
 _ERROR_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*?)`)?$", re.DOTALL)
+_TOKEN_ID = re.compile(r"[0-9]{1,10}")
 _MISSING_FIELD = re.compile(r"missing required field `(\w+)`")
 
 
@@ -41,8 +44,10 @@ def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral, serv
     return request
 
 
-def sampling_params_of(request: GenerationRequest, max_tokens: int | None) -> SamplingParams:
-    """Fields that are absent or null get `SamplingParams`' defaults. Not checked yet."""
+def sampling_params_of(request: GenerationRequest, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+    """Fields that are absent or null get `SamplingParams`' defaults. Not checked yet.
+
+    Raises `InvalidParameterError` for keys of `logit_bias` that are no token ids."""
     given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(request, name)) is not None}
     stop = () if request.stop is None else request.stop
     return SamplingParams(
@@ -50,12 +55,28 @@ def sampling_params_of(request: GenerationRequest, max_tokens: int | None) -> Sa
         max_tokens=max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(request.stop_token_ids or ()),
+        logit_bias=None if request.logit_bias is None else _bias_by_id(request.logit_bias),
+        allowed_token_ids=None if request.allowed_token_ids is None else tuple(request.allowed_token_ids),
+        logprobs=logprobs,
         output_kind=OutputKind.DELTA if request.stream else OutputKind.FINAL_ONLY,
     )
 
 
+def _bias_by_id(logit_bias: dict[str, float]) -> dict[int, float]:
+    if not all(_TOKEN_ID.fullmatch(key) for key in logit_bias):
+        raise InvalidParameterError(
+            'logit_bias must map token ids, as strings of digits, to numbers, such as {"50": -100}.', param="logit_bias"
+        )
+    return {int(key): value for key, value in logit_bias.items()}
+
+
 def scheduling_of(request: GenerationRequest) -> Scheduling:
     return Scheduling(request.priority or 0, request.cache_salt)
+
+
+def logprobs_reader(tokenizer: Tokenizer, request: GenerationRequest, params: SamplingParams) -> LogprobsReader:
+    with_ids = bool(request.return_tokens_as_token_ids)
+    return LogprobsReader(tokenizer, skip_special_tokens=params.skip_special_tokens, with_ids=with_ids)
 
 
 def wants_usage(request: GenerationRequest) -> bool:

@@ -17,18 +17,12 @@ logger = logging.getLogger(__name__)
 Neutral = Mapping[str, tuple[object, ...]]
 
 _BOTH: dict[str, tuple[object, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "prompt_logprobs": (),
-    "allowed_token_ids": (),
     "bad_words": ([],),
     "use_beam_search": (False,),
     "echo": (False,),
     "truncate_prompt_tokens": (),
-    "return_tokens_as_token_ids": (False,),
     "return_token_ids": (False,),
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
@@ -41,8 +35,6 @@ _BOTH: dict[str, tuple[object, ...]] = {
 
 CHAT: Neutral = {
     **_BOTH,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -58,7 +50,7 @@ CHAT: Neutral = {
     "chat_template_kwargs": ({},),
 }
 
-COMPLETIONS: Neutral = {**_BOTH, "logprobs": (), "suffix": ("",), "add_special_tokens": (True,)}
+COMPLETIONS: Neutral = {**_BOTH, "suffix": ("",), "add_special_tokens": (True,)}
 
 # Fields that are ignored knowingly; none of them is a misspelt one of ours.
 _IGNORED = frozenset({
