@@ -58,6 +58,14 @@ class PromptTemplateError(RequestError):
     code = "invalid_messages"
 
 
+class AuthenticationError(RequestError):
+    """The request has no API key, or none that this server knows."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
 class NotFoundError(RequestError):
     """An unknown route or resource."""
 
@@ -96,6 +104,12 @@ class ServiceUnavailableError(RequestError):
     def __init__(self, message: str, *, retry_after: int = 5) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class OverloadedError(ServiceUnavailableError):
+    """More requests are waiting already than the server keeps."""
+
+    code = "overloaded"
 
 
 class EngineError(RequestError):

@@ -15,7 +15,7 @@ from pathlib import Path
 from headrace import __version__
 from headrace.config.cpu import available_memory, usable_cores
 from headrace.config.model_files import locate_model, read_model_facts
-from headrace.config.resolve import NATIVE_KERNELS
+from headrace.config.resolve import API_KEY_VARIABLE, NATIVE_KERNELS
 from headrace.errors import StartupError
 from headrace.ipc.run_dir import socket_folder
 
@@ -41,6 +41,8 @@ def machine() -> Iterator[Line]:
     yield True, "usable cores", f"{usable_cores()} of {os.cpu_count()} (affinity and cgroup quota)"
     yield available_memory() > 2**30, "available memory", f"{available_memory() / 2**30:.1f} GiB"
     variables = {name: value for name, value in os.environ.items() if name.startswith(("HEADRACE_", "OPENBLAS_"))}
+    if API_KEY_VARIABLE in variables:
+        variables[API_KEY_VARIABLE] = "(set)"
     yield True, "environment", " ".join(f"{k}={v}" for k, v in sorted(variables.items())) or "nothing set"
 
 

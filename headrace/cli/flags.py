@@ -17,7 +17,16 @@ _SIZE_FIELDS = ("kv_cache_memory",)
 _NOT_FLAGS = ("model",)  # the positional argument
 
 # Fields that only a server has a use for.
-SERVER_FIELDS = ("host", "port", "allow_unauthenticated", "shutdown_timeout", "ipc_transport", "served_model_name")
+SERVER_FIELDS = (
+    "host",
+    "port",
+    "allow_unauthenticated",
+    "shutdown_timeout",
+    "ipc_transport",
+    "served_model_name",
+    "api_key",
+    "max_queued_requests",
+)
 
 
 def config_parser(prog: str, description: str, *, without: Collection[str] = ()) -> argparse.ArgumentParser:
@@ -64,13 +73,15 @@ def describe(field: msgspec.structs.FieldInfo) -> tuple[str, Any]:
 
 def _add_flag(parser: argparse.ArgumentParser, name: str, field: msgspec.structs.FieldInfo) -> None:
     text, kind = describe(field)
-    if field.default not in (None, ""):
+    if field.default not in (None, "", ()):
         text += f" Default: {field.default}."
     options: dict[str, Any] = {"dest": name, "default": field.default, "help": text.replace("%", "%%")}
     if isinstance(kind, msgspec.inspect.BoolType):
         options["action"] = argparse.BooleanOptionalAction
     elif isinstance(kind, msgspec.inspect.LiteralType):
         options["choices"] = kind.values
+    elif isinstance(kind, msgspec.inspect.VarTupleType):
+        options |= {"nargs": "+", "metavar": name.rpartition("_")[2].upper()}
     elif name in _SIZE_FIELDS:
         options |= {"type": parse_size, "metavar": "SIZE"}
     elif isinstance(kind, msgspec.inspect.IntType):

@@ -22,8 +22,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str | None, Meta(description="A folder with tokenizer.json or a .gguf file, if not the model's own.")
     ] = None
     served_model_name: Annotated[
-        str | None, Meta(description="The model's name in the API. Default: the name of its file or folder.")
-    ] = None
+        tuple[str, ...],
+        Meta(description="The model's names in the API; answers have the first. Default: that of its file or folder."),
+    ] = ()
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="auto: read the weights; dummy: random weights of the right shape.")
     ] = "auto"
@@ -70,9 +71,20 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
+    api_key: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Keys, one of which a client must send as a bearer token. Better in HEADRACE_API_KEY: every "
+            "user of the machine can read flags."
+        ),
+    ] = ()
     allow_unauthenticated: Annotated[
-        bool, Meta(description="Allow an address that other machines can reach. This version has no API keys.")
+        bool, Meta(description="Allow an address that other machines can reach although there is no API key.")
     ] = False
+    max_queued_requests: Annotated[
+        Annotated[int, Meta(ge=0)],
+        Meta(description="Most requests that wait beside --max-num-seqs running ones; others get status 503."),
+    ] = 4096
     shutdown_timeout: Annotated[
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="Seconds that running requests get to finish after SIGTERM. Default: as long as they take."),

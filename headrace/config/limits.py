@@ -19,3 +19,4 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_prompts: int = 1024  # prompts in one completion request
     max_messages: int = 4096
     max_body_bytes: int = 32 * 2**20
+    max_active_requests: int = 4096  # running and waiting; each prompt of a completion request is one

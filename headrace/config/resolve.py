@@ -5,8 +5,10 @@ Every rule that involves more than one setting is here, and only here.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import ipaddress
+import os
 from pathlib import Path
 
 from headrace.config.cpu import usable_cores
@@ -24,6 +26,7 @@ from headrace.config.resolved import (
 )
 from headrace.errors import ConfigError
 
+API_KEY_VARIABLE = "HEADRACE_API_KEY"
 SCHEDULER = "headrace.core.sched.scheduler:Scheduler"
 NATIVE_KERNELS = "headrace.backends.native._native"  # built where there is a C++ compiler
 UNIPROC_EXECUTOR = "headrace.core.executor.uniproc:UniProcExecutor"
@@ -45,7 +48,7 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
         model=ModelConfig(
             facts=facts,
             tokenizer=config.tokenizer or str(path),
-            served_model_name=config.served_model_name or _model_name(path),
+            served_model_names=config.served_model_name or (_model_name(path),),
             load_format=config.load_format,
             seed=config.seed,
             max_model_len=max_model_len,
@@ -69,7 +72,11 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
             backend=backend, num_threads=config.num_threads or usable_cores(), executor=UNIPROC_EXECUTOR
         ),
         server=_server(config),
-        limits=Limits(vocab_size=facts.vocab_size, max_model_len=max_model_len),
+        limits=Limits(
+            vocab_size=facts.vocab_size,
+            max_model_len=max_model_len,
+            max_active_requests=config.max_num_seqs + config.max_queued_requests,
+        ),
     )
 
 
@@ -116,12 +123,21 @@ def _max_num_batched_tokens(config: EngineConfig, backend: str) -> int:
 
 def check_address(config: EngineConfig) -> None:
     """Raises `ConfigError` for an address that must not be opened. The launcher asks before it opens any."""
-    if not config.allow_unauthenticated and not _is_loopback(config.host):
+    if not config.allow_unauthenticated and not _is_loopback(config.host) and not _api_keys(config):
         raise ConfigError(
-            f"other machines can reach {config.host!r}, and nothing would ask them for a key; add "
-            "--allow-unauthenticated if that is meant",
+            f"other machines can reach {config.host!r}, and nothing would ask them for a key; set {API_KEY_VARIABLE}, "
+            "or add --allow-unauthenticated if that is meant",
             flag="--host",
         )
+
+
+def _api_keys(config: EngineConfig) -> tuple[str, ...]:
+    """Those of the flag and those of the environment, which are separated by spaces. Raises `ConfigError`."""
+    keys = (*config.api_key, *os.environ.get(API_KEY_VARIABLE, "").split())
+    for key in keys:
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise ConfigError("a key must consist of printable ASCII characters without spaces", flag="--api-key")
+    return keys
 
 
 def _server(config: EngineConfig) -> ServerConfig:
@@ -133,6 +149,7 @@ def _server(config: EngineConfig) -> ServerConfig:
         ipc_transport=config.ipc_transport,
         health_timeout=config.health_timeout,
         log_level=config.log_level,
+        api_key_digests=tuple(hashlib.sha256(key.encode()).digest() for key in _api_keys(config)),
     )
 
 

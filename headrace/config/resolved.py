@@ -11,11 +11,15 @@ from headrace.config.model_facts import ModelFacts
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     facts: ModelFacts
     tokenizer: str  # a folder with tokenizer.json, or a .gguf file
-    served_model_name: str
+    served_model_names: tuple[str, ...]  # in the API; answers and metrics have the first
     load_format: str
     seed: int
     max_model_len: int
     dtype: str = "float32"  # of matrices and KV cache: "float32" or "bfloat16"
+
+    @property
+    def served_model_name(self) -> str:
+        return self.served_model_names[0]
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +53,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ipc_transport: str
     health_timeout: float  # seconds
     log_level: str
+    api_key_digests: tuple[bytes, ...] = ()  # SHA-256 of each key; empty: no key is asked for
 
 
 class HeadraceConfig(msgspec.Struct, frozen=True, kw_only=True):

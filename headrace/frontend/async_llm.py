@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.engine import EngineCoreOutputs
 from headrace.contracts.sampling_params import SamplingParams
-from headrace.errors import EngineDeadError, ServiceUnavailableError
+from headrace.errors import EngineDeadError, OverloadedError, ServiceUnavailableError
 from headrace.frontend.core_client.client import AsyncEngineCoreClient
 from headrace.frontend.input_processor import DEFAULT_SCHEDULING, InputProcessor, PreparedRequest, Prompt, Scheduling
 from headrace.frontend.iteration_stats import IterationStats
@@ -49,6 +49,7 @@ class AsyncLLM:
         self._threads = ThreadPoolExecutor(NUM_INPUT_THREADS, thread_name_prefix="headrace-input")
         self._is_draining = False
         self._death: str | None = None  # why the engine core is gone
+        self._max_active = config.limits.max_active_requests
         self._health_timeout = config.server.health_timeout
         self._last_heard = time.monotonic()  # of an engine core that had something to do
         self._num_active = 0  # calls of generate() that have not ended
@@ -168,6 +169,8 @@ class AsyncLLM:
             raise EngineDeadError(self._death)
         if self._is_draining:
             raise ServiceUnavailableError("The server is shutting down and takes no new requests.")
+        if self._num_active >= self._max_active:
+            raise OverloadedError("The server has as many requests as it keeps; try again later.")
 
     def _enter(self) -> None:
         self._num_active += 1

@@ -239,7 +239,7 @@ def config_of(scenario: Scenario) -> HeadraceConfig:
                 eos_token_ids=scenario.eos_token_ids,
             ),
             tokenizer="",
-            served_model_name="hash",
+            served_model_names=("hash",),
             load_format="dummy",
             seed=0,
             max_model_len=scenario.max_model_len,

@@ -22,6 +22,7 @@ from tests.unit.frontend.serving import Server, run_scenario, script_of
 TRANSCRIPTS = Path(__file__).with_name("data") / "sse"
 TEXT = "I see ď🔥漢 here.\n\nThe end"
 HI = [{"role": "user", "content": "Hi"}]
+NOT_OF_OPENAI = ("skip_special_tokens", "include_stop_str_in_output", "stop_token_ids", "return_tokens_as_token_ids")
 USAGE = {"stream_options": {"include_usage": True}}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("chat/completions", {"messages": HI}),
@@ -40,12 +41,32 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "completion_length": ("completions", {"prompt": "Hi", "max_tokens": 4}),
     "completion_prompts": ("completions", {"prompt": ["Hi", "Ho"], "max_tokens": 1, **USAGE}),
     "completion_stop_withheld": ("completions", {"prompt": "Hi", "max_tokens": 14, "stop": ["\n\nThe beginning"]}),
+    "chat_logprobs": ("chat/completions", {"messages": HI, "logprobs": True}),
+    "chat_logprobs_top": ("chat/completions", {"messages": HI, "logprobs": True, "top_logprobs": 2, "max_tokens": 9}),
+    "chat_logprobs_stop": ("chat/completions", {"messages": HI, "logprobs": True, "stop": "here"}),
+    "chat_logprobs_n2_usage": (
+        "chat/completions",
+        {"messages": HI, "logprobs": True, "n": 2, "max_tokens": 1, **USAGE},
+    ),
+    "chat_logprobs_ids": (
+        "chat/completions",
+        {"messages": HI, "logprobs": True, "max_tokens": 2, "return_tokens_as_token_ids": True},
+    ),
+    "chat_stop_token": ("chat/completions", {"messages": HI, "stop_token_ids": [338], "logprobs": True}),
+    "chat_sampled": ("chat/completions", {"messages": HI, "seed": 7, "temperature": 0.5, "max_tokens": 4}),
+    "completion_logprobs": ("completions", {"prompt": "Hi", "max_tokens": 9, "logprobs": 0}),
+    "completion_logprobs_top": ("completions", {"prompt": "Hi", "max_tokens": None, "logprobs": 3, **USAGE}),
+    "completion_logprobs_prompts": ("completions", {"prompt": ["Hi", "Ho"], "max_tokens": 1, "logprobs": 1}),
+    "completion_token_ids": ("completions", {"prompt": [26843], "max_tokens": 2}),
+    "completion_n3": ("completions", {"prompt": "Hi", "n": 3, "max_tokens": 1, **USAGE}),
+    "completion_stop_at_end": ("completions", {"prompt": "Hi", "max_tokens": None, "stop": ["end"]}),
+    "completion_special": ("completions", {"prompt": "Hi", "max_tokens": None, "skip_special_tokens": False}),
 }
 
 
 @pytest.fixture(scope="module")
 def config() -> HeadraceConfig:
-    return resolve(EngineConfig(max_model_len=256, served_model_name="demo"))
+    return resolve(EngineConfig(max_model_len=256, served_model_name=("demo",)))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +99,7 @@ def test_the_official_client_reads_the_same_in_a_stream_and_in_a_whole_answer(co
     path, body = CASES[name]
     is_chat = path.startswith("chat")
     body = {**body, "model": "demo"}
-    extra = {key: body.pop(key) for key in ("skip_special_tokens", "include_stop_str_in_output") if key in body}
+    extra = {key: body.pop(key) for key in NOT_OF_OPENAI if key in body}
 
     async def scenario(server: Server) -> None:
         client = openai.AsyncOpenAI(api_key="none", base_url="http://server/v1", http_client=server.client)
@@ -102,7 +123,7 @@ def test_the_official_client_reads_the_same_in_a_stream_and_in_a_whole_answer(co
 
 def main() -> None:
     TRANSCRIPTS.mkdir(parents=True, exist_ok=True)
-    settings = resolve(EngineConfig(max_model_len=256, served_model_name="demo"))
+    settings = resolve(EngineConfig(max_model_len=256, served_model_name=("demo",)))
     processor = InputProcessor.from_config(settings)
     for name, (path, body) in CASES.items():
         (TRANSCRIPTS / f"{name}.sse").write_bytes(record(settings, processor, path, body))

@@ -10,7 +10,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from headrace.errors import EngineError, MethodNotAllowedError, NotFoundError, RequestError, ServiceUnavailableError
+from headrace.errors import (
+    AuthenticationError,
+    EngineError,
+    MethodNotAllowedError,
+    NotFoundError,
+    RequestError,
+    ServiceUnavailableError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +38,11 @@ def error_json(error: RequestError) -> bytes:
 
 
 def error_response(error: RequestError) -> Response:
-    headers = {"Retry-After": str(error.retry_after)} if isinstance(error, ServiceUnavailableError) else None
+    headers = {}
+    if isinstance(error, ServiceUnavailableError):
+        headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
     return Response(error_json(error), error.status, headers, media_type="application/json")
 
 

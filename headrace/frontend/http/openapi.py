@@ -14,11 +14,12 @@ from headrace.frontend.http.openai.protocol import (
     ChatCompletionRequest,
     Completion,
     CompletionRequest,
+    ModelCard,
     ModelList,
 )
 
 _REF = "#/components/schemas/{name}"
-_DOCUMENTED = (ChatCompletionRequest, ChatCompletion, CompletionRequest, Completion, ModelList, ErrorBody)
+_DOCUMENTED = (ChatCompletionRequest, ChatCompletion, CompletionRequest, Completion, ModelList, ModelCard, ErrorBody)
 
 
 def describe(answer: type[msgspec.Struct], request: type[msgspec.Struct] | None = None) -> dict[str, Any]:

@@ -50,7 +50,12 @@ def make_config(
     facts = FACTS if not eos_token_ids else type(FACTS)(**{**_fields(FACTS), "eos_token_ids": eos_token_ids})
     return HeadraceConfig(
         model=ModelConfig(
-            facts=facts, tokenizer="", served_model_name="m", load_format="dummy", seed=0, max_model_len=max_model_len
+            facts=facts,
+            tokenizer="",
+            served_model_names=("m",),
+            load_format="dummy",
+            seed=0,
+            max_model_len=max_model_len,
         ),
         cache=CacheConfig(
             block_size=block_size,

@@ -17,7 +17,7 @@ from tests.unit.frontend.serving import MAX_MODEL_LEN, Scenario, run_scenario, s
 
 @pytest.fixture(scope="session")
 def config() -> HeadraceConfig:
-    return resolve(EngineConfig(max_model_len=MAX_MODEL_LEN, served_model_name="demo"))
+    return resolve(EngineConfig(max_model_len=MAX_MODEL_LEN, served_model_name=("demo",)))
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,15 @@ def events(text: str) -> list[dict]:
     return [json.loads(block.removeprefix("data: ")) for block in blocks[:-1]]
 
 
+def usage(num_prompt: int, num_generated: int, num_cached: int = 0) -> dict:
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_generated,
+        "total_tokens": num_prompt + num_generated,
+        "prompt_tokens_details": {"cached_tokens": num_cached},
+    }
+
+
 def text_of(choice: dict) -> str:
     return choice.get("text") or choice.get("delta", {}).get("content") or ""
 
@@ -43,7 +52,7 @@ def test_chat(run, says):
         (choice,) = answer["choices"]
         assert choice["message"] == {"role": "assistant", "content": "Hello there", "refusal": None}
         assert choice["finish_reason"] == "stop"
-        assert answer["usage"] == {"prompt_tokens": 31, "completion_tokens": 3, "total_tokens": 34}
+        assert answer["usage"] == usage(31, 3)
 
     run(scenario, says("Hello there"))
 
@@ -54,7 +63,7 @@ def test_the_four_forms_of_a_prompt(run, says, prompt):
         answer = (await server.complete(prompt=prompt)).json()
         assert answer["object"] == "text_completion"
         assert answer["choices"] == [{"index": 0, "text": " there", "logprobs": None, "finish_reason": "stop"}]
-        assert answer["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+        assert answer["usage"] == usage(1, 2)
 
     run(scenario, says(" there"))
 
@@ -326,7 +335,7 @@ def test_a22_routing_errors_have_the_same_shape(run):
     async def scenario(server: Server) -> None:
         for method, path, status, code in (
             ("GET", "/v2/nothing", 404, "not_found"),
-            ("GET", "/v1/models/", 404, "not_found"),
+            ("GET", "/v1/", 404, "not_found"),
             ("GET", CHAT, 405, "method_not_allowed"),
             ("DELETE", "/health", 405, "method_not_allowed"),
         ):

@@ -35,6 +35,7 @@ from headrace.frontend.http.openai.request_body import (
     parse_request,
     sampling_params_of,
     scheduling_of,
+    usage_of,
     wants_usage,
 )
 from headrace.frontend.http.openai.unsupported import CHAT
@@ -49,16 +50,16 @@ class ChatCompletions:
 
     def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
         self._llm = llm
-        self._model = config.model.served_model_name
+        self._models = config.model.served_model_names
         self._limits = config.limits
 
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
-        chat = parse_request(body, ChatCompletionRequest, CHAT, self._model)
+        chat = parse_request(body, ChatCompletionRequest, CHAT, self._models)
         prompt, params = ChatPrompt(chat.messages), _sampling_params(chat, self._limits)
         prepared = await self._llm.prepare(prompt, params, scheduling=scheduling_of(chat))
         logprobs = logprobs_reader(self._llm.tokenizer, chat, params)
-        answer = _Answer(f"chatcmpl-{prepared.label}", self._model, logprobs)
+        answer = _Answer(f"chatcmpl-{prepared.label}", self._models[0], logprobs)
         outputs = self._llm.generate(prepared)
         if chat.stream:
             first = await until_disconnect(request.receive, anext(outputs))
@@ -148,5 +149,4 @@ def _chunk_choices(choice: CompletionOutput, logprobs: ChatLogprobs | None, begu
 
 
 def _usage(output: RequestOutput, num_generated: int) -> Usage:
-    num_prompt = len(output.prompt_token_ids)
-    return Usage(num_prompt, num_generated, num_prompt + num_generated)
+    return usage_of(len(output.prompt_token_ids), num_generated, output.num_cached_tokens)

@@ -32,6 +32,7 @@ from headrace.frontend.http.openai.request_body import (
     parse_request,
     sampling_params_of,
     scheduling_of,
+    usage_of,
     wants_usage,
 )
 from headrace.frontend.http.openai.unsupported import COMPLETIONS
@@ -48,19 +49,19 @@ class Completions:
 
     def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
         self._llm = llm
-        self._model = config.model.served_model_name
+        self._models = config.model.served_model_names
         self._limits = config.limits
 
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
-        completion = parse_request(body, CompletionRequest, COMPLETIONS, self._model)
+        completion = parse_request(body, CompletionRequest, COMPLETIONS, self._models)
         params = sampling_params_of(completion, completion.max_tokens, completion.logprobs)
         params.check(self._limits)
         scheduling = scheduling_of(completion)
         prompts = _split_prompts(completion.prompt)
         _check_number_of_choices(len(prompts), params, completion.best_of, self._limits)
         prepared = [await self._llm.prepare(prompt, params, scheduling=scheduling) for prompt in prompts]
-        answer = _Answer(prepared, self._model, logprobs_reader(self._llm.tokenizer, completion, params))
+        answer = _Answer(prepared, self._models[0], logprobs_reader(self._llm.tokenizer, completion, params))
         outputs = merge([self._llm.generate(one) for one in prepared])
         if completion.stream:
             first = await until_disconnect(request.receive, anext(outputs))
@@ -81,6 +82,7 @@ class _Answer:
         self._num_prompts = len(prepared)
         self._num_prompt_tokens = sum(len(one.prompt_token_ids) for one in prepared)
         self._num_generated = 0
+        self._num_cached: dict[int, int] = {}  # by the place of the prompt
 
     async def whole(self, outputs: Outputs) -> Completion:
         choices: list[CompletionChoice] = []
@@ -113,6 +115,7 @@ class _Answer:
 
     def _choices(self, place: int, output: RequestOutput) -> list[CompletionChoice]:
         self._num_generated += sum(len(choice.token_ids) for choice in output.outputs)
+        self._num_cached[place] = output.num_cached_tokens
         return [self._choice(place * self._n + choice.index, choice) for choice in output.outputs]
 
     def _choice(self, index: int, choice: CompletionOutput) -> CompletionChoice:
@@ -121,7 +124,7 @@ class _Answer:
         return CompletionChoice(index, choice.text, logprobs, choice.finish_reason)
 
     def _usage(self) -> Usage:
-        return Usage(self._num_prompt_tokens, self._num_generated, self._num_prompt_tokens + self._num_generated)
+        return usage_of(self._num_prompt_tokens, self._num_generated, sum(self._num_cached.values()))
 
     def _completion(self, choices: list[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
         return Completion(self._id, "text_completion", self._created, self._model, choices, usage)
@@ -130,9 +133,9 @@ class _Answer:
 def _completion_logprobs(places: Sequence[PlaceLogprobs]) -> CompletionLogprobs:
     tops: list[dict[str, float] | None] = []
     for place in places:
-        # Tokens that look alike share a key; the most probable is told.
-        top = {token.text: token.logprob for token in reversed(place.top)}
-        top.setdefault(place.sampled.text, place.sampled.logprob)
+        top: dict[str, float] = {}
+        for token in (*place.top, place.sampled):
+            top.setdefault(token.text, token.logprob)  # tokens that look alike share a key; the most probable is told
         tops.append(top)
     return CompletionLogprobs(
         text_offset=[place.offset for place in places],

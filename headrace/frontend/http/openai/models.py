@@ -1,4 +1,4 @@
-"""GET /v1/models."""
+"""GET /v1/models and /v1/models/{id}."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ import msgspec
 from starlette.responses import Response
 
 from headrace.config.resolved import HeadraceConfig
+from headrace.errors import ModelNotFoundError
 from headrace.frontend.http.openai.protocol import ModelCard, ModelList
 
 
 class Models:
-    """The one model that is served. `created` is when this server started."""
+    """The one model that is served, under each of its names. `created` is when this server started."""
 
     def __init__(self, config: HeadraceConfig) -> None:
-        card = ModelCard(
-            id=config.model.served_model_name,
-            object="model",
-            created=int(time.time()),
-            owned_by="headrace",
-            max_model_len=config.model.max_model_len,
-        )
-        self._body = msgspec.json.encode(ModelList("list", [card]))
+        created = int(time.time())
+        self._cards = {
+            name: ModelCard(name, "model", created, "headrace", config.model.max_model_len)
+            for name in config.model.served_model_names
+        }
 
-    async def get(self) -> Response:
-        return Response(self._body, media_type="application/json")
+    async def list(self) -> Response:
+        return _json(ModelList("list", list(self._cards.values())))
+
+    async def get(self, model_id: str) -> Response:
+        card = self._cards.get(model_id)
+        if card is None:
+            raise ModelNotFoundError("There is no such model here; GET /v1/models lists what there is.", param="model")
+        return _json(card)
+
+
+def _json(body: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")

@@ -60,10 +60,15 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     logprobs: int | None = None  # most probable tokens at each place; 0: the sampled ones' logprobs alone
 
 
+class PromptTokensDetails(msgspec.Struct):
+    cached_tokens: int  # of the prompt, those that the prefix cache had
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 # ---- chat -----------------------------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
 
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import InvalidParameterError, ModelNotFoundError
-from headrace.frontend.http.openai.protocol import GenerationRequest
+from headrace.frontend.http.openai.protocol import GenerationRequest, PromptTokensDetails, Usage
 from headrace.frontend.http.openai.unsupported import Neutral, refuse_unsupported, warn_of_misspelt
 from headrace.frontend.input_processor import Scheduling
 from headrace.frontend.logprobs import LogprobsReader
@@ -26,7 +27,7 @@ _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 _MISSING_FIELD = re.compile(r"missing required field `(\w+)`")
 
 
-def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral, served_model_name: str) -> R:
+def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral, models: Collection[str]) -> R:
     """Raises `InvalidParameterError` with the path of the first field that is wrong, or `ModelNotFoundError`.
 
     NaN, Infinity and numbers that no float holds are no JSON and are refused like any other malformed body."""
@@ -37,7 +38,7 @@ def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral, serv
         request = msgspec.convert(fields, kind)
     except (msgspec.ValidationError, OverflowError) as error:
         raise _invalid_field(str(error)) from None
-    if request.model and request.model != served_model_name:
+    if request.model and request.model not in models:
         raise ModelNotFoundError("There is no such model here; GET /v1/models lists what there is.", param="model")
     if request.stream_options is not None and not request.stream:
         raise InvalidParameterError("stream_options is only allowed with stream.", param="stream_options")
@@ -77,6 +78,10 @@ def scheduling_of(request: GenerationRequest) -> Scheduling:
 def logprobs_reader(tokenizer: Tokenizer, request: GenerationRequest, params: SamplingParams) -> LogprobsReader:
     with_ids = bool(request.return_tokens_as_token_ids)
     return LogprobsReader(tokenizer, skip_special_tokens=params.skip_special_tokens, with_ids=with_ids)
+
+
+def usage_of(num_prompt_tokens: int, num_generated: int, num_cached: int) -> Usage:
+    return Usage(num_prompt_tokens, num_generated, num_prompt_tokens + num_generated, PromptTokensDetails(num_cached))
 
 
 def wants_usage(request: GenerationRequest) -> bool:
