@@ -94,6 +94,13 @@ class RequestTooLargeError(RequestError):
     code = "request_too_large"
 
 
+class HeadersTooLargeError(RequestError):
+    """The headers are larger than the server accepts."""
+
+    status = 431
+    code = "headers_too_large"
+
+
 class ServiceUnavailableError(RequestError):
     """The server takes no new requests now (starting or draining). `retry_after` is in seconds."""
 

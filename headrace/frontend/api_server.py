@@ -24,6 +24,7 @@ from headrace.errors import EngineDeadError, StartupError
 from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.core_client.mp import AsyncMPClient
 from headrace.frontend.http.app import build_app
+from headrace.frontend.http.http_protocol import HTTPProtocol
 from headrace.ipc.child import LauncherLink, become_child
 
 LAST_WORDS_S = 1.0  # for requests that cannot go on: time for the answers that say so to reach their clients
@@ -112,7 +113,7 @@ class APIServer:
 def http_settings(app: object) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http="httptools",
+        http=HTTPProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -124,7 +126,9 @@ def test_h01_a_client_that_goes_away_is_forgotten(server, stream):
         pytest.param({"prompt": "word " * 600, "stream": True}, 400, "prompt", id="A23"),
         pytest.param({"stop": [""]}, 400, "stop", id="A26"),
         pytest.param({"stop_token_ids": [49157]}, 400, "stop_token_ids", id="A04"),
-        pytest.param({"logit_bias": {"5": 5}}, 400, "logit_bias", id="not-yet"),
+        pytest.param({"logit_bias": {"49162": 5}}, 400, "logit_bias", id="A01"),
+        pytest.param({"logit_bias": {"AI": -100}}, 400, "logit_bias", id="A02"),
+        pytest.param({"logprobs": 21}, 400, "logprobs", id="A29"),
         pytest.param({"model": "another"}, 404, "model", id="model"),
     ],
 )
@@ -143,3 +147,52 @@ def test_a09_numbers_that_are_none(server, word):
         reply = b"".join(iter(lambda: sock.recv(65536), b""))
     assert reply.startswith(b"HTTP/1.1 400")
     assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+
+
+def talk(server: Server, *pieces: bytes) -> tuple[int, dict]:
+    """Send these bytes as far as the server takes them. Returns the status and the body of its answer."""
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+        except OSError:
+            pass  # it has answered and hung up
+        answer = b""
+        try:
+            while piece := connection.recv(65536):
+                answer += piece
+        except ConnectionResetError:
+            pass  # what was still under way to it; its answer came first
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+def resident_kb(server: Server) -> int:
+    status = Path(f"/proc/{server.processes()['headrace-api-0']}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
+
+
+def test_a28_a_header_without_end_is_refused_and_not_kept(server):
+    before = resident_kb(server)
+    start = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: "
+    status, answer = talk(server, start, *[b"x" * 2**20] * 50)
+    assert (status, answer["error"]["code"]) == (431, "headers_too_large")
+    assert resident_kb(server) - before < 10_000
+
+
+def test_a28_headers_without_end_are_refused(server):
+    status, answer = talk(server, b"GET /health HTTP/1.1\r\n", *[b"a: b\r\n" * 2**14] * 64)
+    assert (status, answer["error"]["code"]) == (431, "headers_too_large")
+
+
+def test_headers_of_a_usual_size_and_a_large_body_are_no_concern(server):
+    body = json.dumps(GREEDY | {"user": "x" * 2_000_000}).encode()
+    request = raw_request(body).replace(b"Host: x", b"Host: x\r\nCookie: " + b"c" * 16_000)
+    status, answer = talk(server, *(request[start : start + 50_000] for start in range(0, len(request), 50_000)))
+    assert (status, answer["usage"]["completion_tokens"]) == (200, 24)
+
+
+def test_a22_bytes_that_are_no_http_get_an_error_of_our_shape(server):
+    status, answer = talk(server, b"\x16\x03\x01 this is TLS\r\n\r\n")
+    assert status == 400
+    assert answer["error"].keys() == {"message", "type", "param", "code"}
