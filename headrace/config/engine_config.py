@@ -106,3 +106,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe log lines that are printed.")
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"],
+        Meta(description="Lines for people, or one JSON object in each, of the API server's log."),
+    ] = "text"
+    enable_log_requests: Annotated[
+        bool, Meta(description="Log each HTTP request: id, method, path, status and duration. Never its contents.")
+    ] = False

@@ -149,6 +149,8 @@ def _server(config: EngineConfig) -> ServerConfig:
         ipc_transport=config.ipc_transport,
         health_timeout=config.health_timeout,
         log_level=config.log_level,
+        log_format=config.log_format,
+        log_requests=config.enable_log_requests,
         api_key_digests=tuple(hashlib.sha256(key.encode()).digest() for key in _api_keys(config)),
     )
 

@@ -53,6 +53,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ipc_transport: str
     health_timeout: float  # seconds
     log_level: str
+    log_format: str = "text"
+    log_requests: bool = False
     api_key_digests: tuple[bytes, ...] = ()  # SHA-256 of each key; empty: no key is asked for
 
 

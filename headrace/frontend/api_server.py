@@ -25,8 +25,12 @@ from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.core_client.mp import AsyncMPClient
 from headrace.frontend.http.app import build_app
 from headrace.frontend.http.http_protocol import HTTPProtocol
+from headrace.frontend.logs import ThroughputLog, configure_logging
 from headrace.ipc.child import LauncherLink, become_child
 
+logger = logging.getLogger(__name__)
+
+LOG_INTERVAL_S = 10.0
 LAST_WORDS_S = 1.0  # for requests that cannot go on: time for the answers that say so to reach their clients
 
 
@@ -60,6 +64,7 @@ class APIServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._launcher.listen(lambda message: loop.call_soon_threadsafe(self._on_launcher_message, message))
         self._spawn(self._watch_handshake())
+        self._spawn(self._log_throughput())
         self._launcher.tell(ChildReady())
         try:
             await self._http.serve(sockets=[self._sock])
@@ -104,6 +109,13 @@ class APIServer:
             self._launcher.tell(ChildFailed(error.message))
             await self._give_up(error.message)
 
+    async def _log_throughput(self) -> None:
+        log = ThroughputLog(self._llm.metrics)
+        while True:
+            await asyncio.sleep(LOG_INTERVAL_S)
+            if line := log.line():
+                logger.info(line)
+
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -127,10 +139,7 @@ def main() -> None:
     launcher, (listen_fd,) = become_child(sys.argv)
     with launcher.phase("wait for configuration"):
         process = msgspec.msgpack.decode(launcher.receive_frame(), type=ProcessConfig)
-    logging.basicConfig(
-        level=process.config.server.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are told by the launcher
+    configure_logging(process.config.server.log_level, process.config.server.log_format)
     try:
         status = uvloop.run(APIServer(process, launcher, socket.socket(fileno=listen_fd)).run())
     except StartupError as error:

@@ -80,6 +80,17 @@ class Metrics:
             self._request_prompt_tokens.observe((request.num_prompt_tokens,))
             self._request_generation_tokens.observe((request.num_generation_tokens,))
 
+    @property
+    def scheduler(self) -> SchedulerStats:
+        """The engine's latest."""
+        return self._scheduler
+
+    @property
+    def totals(self) -> tuple[int, int, int, int]:
+        """Since the start: prompt tokens, generated tokens, prompt tokens looked up in the prefix cache, and found."""
+        stats = self._scheduler
+        return self._num_prompt_tokens, self._num_generation_tokens, stats.prefix_cache_queries, stats.prefix_cache_hits
+
     def render(self) -> bytes:
         """Everything in Prometheus' text format."""
         from prometheus_client import CollectorRegistry, generate_latest

@@ -31,7 +31,7 @@ def build_app(llm: AsyncLLM, config: HeadraceConfig) -> ASGIApp:
     app: ASGIApp = _build_routes(llm, config)
     if config.server.api_key_digests:
         app = RequireKey(app, config.server.api_key_digests)
-    return RequestId(app)
+    return RequestId(app, log_requests=config.server.log_requests)
 
 
 def _build_routes(llm: AsyncLLM, config: HeadraceConfig) -> FastAPI:
