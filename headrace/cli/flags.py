@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from headrace.errors import ConfigError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _SIZE_FIELDS = ("kv_cache_memory",)
+_LIST_FIELDS = ("served_model_name", "api_key")  # in a file, one alone needs no list
 _NOT_FLAGS = ("model",)  # the positional argument
 
 # Fields that only a server has a use for.
@@ -37,12 +39,21 @@ def config_parser(prog: str, description: str, *, without: Collection[str] = ())
     for name, field in fields.items():
         if name not in without and name not in _NOT_FLAGS:
             _add_flag(parser, name, field)
+    parser.add_argument(
+        "--config", metavar="FILE", help="A YAML file with settings, named as the flags are; flags go before it."
+    )
     return parser
 
 
 def parse_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[EngineConfig, argparse.Namespace]:
     """The settings and the rest. A value out of its bounds ends the program with the flag's name, as argparse does."""
     args = parser.parse_args(argv)
+    if args.config is not None:
+        try:
+            parser.set_defaults(**read_config_file(Path(args.config), known=vars(args).keys() - {"config"}))
+        except ConfigError as error:
+            parser.error(error.message)
+        args = parser.parse_args(argv)
     names = {field.name for field in msgspec.structs.fields(EngineConfig)}
     given = {name: value for name, value in vars(args).items() if name in names}
     try:
@@ -91,6 +102,33 @@ def _add_flag(parser: argparse.ArgumentParser, name: str, field: msgspec.structs
     else:
         options["metavar"] = name.rpartition("_")[2].upper()
     parser.add_argument(flag_name(name), **options)
+
+
+def read_config_file(path: Path, known: Collection[str]) -> dict[str, Any]:
+    """Settings by field name. Dashes and underscores are the same. Raises `ConfigError` for what is not in `known`."""
+    import yaml
+
+    try:
+        settings = yaml.safe_load(path.read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", flag="--config") from None
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path} must hold settings, such as `port: 8123`", flag="--config")
+    return {name: value for key, value in settings.items() for name, value in [_setting(path, key, value, known)]}
+
+
+def _setting(path: Path, key: object, value: Any, known: Collection[str]) -> tuple[str, Any]:
+    name = str(key).replace("-", "_")
+    if name not in known:
+        raise ConfigError(f"{path} has the setting {str(key)!r}, which there is not", flag="--config")
+    if name in _SIZE_FIELDS and isinstance(value, str):
+        try:
+            value = parse_size(value)
+        except argparse.ArgumentTypeError as error:
+            raise ConfigError(f"{path}: {key}: {error}", flag="--config") from None
+    if name in _LIST_FIELDS and isinstance(value, str):
+        value = [value]
+    return name, value
 
 
 def parse_size(text: str) -> int:

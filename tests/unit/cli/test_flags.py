@@ -52,6 +52,41 @@ def test_a_wrong_value_names_its_flag(argv, words, capsys):
     assert words in capsys.readouterr().err
 
 
+def test_a_config_file_has_the_flags_names_and_flags_go_before_it(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("model: m.gguf\nport: 8123\nmax-num-seqs: 4\nkv_cache_memory: 512M\nserved-model-name: one\n")
+    expected = EngineConfig(
+        model="m.gguf", port=9000, max_num_seqs=4, kv_cache_memory=512 * 2**20, served_model_name=("one",)
+    )
+    assert parse("--config", str(file), "--port", "9000") == expected
+    assert parse("other.gguf", "--config", str(file)).model == "other.gguf"
+    file.write_text("")
+    assert parse("--config", str(file)) == EngineConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prot: 1", "'prot', which there is not"),
+        ("port: many", "--port"),
+        ("port: 70000", "--port"),
+        ("kv_cache_memory: 4Q", "'4Q' is no size"),
+        ("- port", "must hold settings"),
+        ("port: [", "cannot be read"),
+        ("model: !!python/object/apply:os.system [true]", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_config_file_that_is_wrong(tmp_path, capsys, text, words):
+    file = tmp_path / "settings.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        parse("--config", str(file))
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("1000", 1000), ("512M", 512 * 2**20), ("4g", 4 * 2**30), ("1.5GiB", 3 * 2**29), ("2 KB", 2048)]
 )
