@@ -24,6 +24,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     served_model_name: Annotated[
         str | None, Meta(description="The model's name in the API. Default: the name of its file or folder.")
     ] = None
+    chat_template: Annotated[
+        str | None,
+        Meta(description="A file with a jinja2 chat template, or the template itself. Default: the model's own."),
+    ] = None
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="auto: read the weights; dummy: random weights of the right shape.")
     ] = "auto"
