@@ -20,6 +20,13 @@ from headrace.frontend.http.openai.protocol import (
 )
 from headrace.frontend.http.openapi import describe, install_schemas
 from headrace.frontend.http.operations import Operations
+from headrace.frontend.http.tokenize import (
+    Detokenized,
+    DetokenizeRequest,
+    Tokenization,
+    Tokenized,
+    TokenizeRequest,
+)
 
 
 def build_app(llm: AsyncLLM, config: HeadraceConfig) -> FastAPI:
@@ -41,6 +48,13 @@ def build_app(llm: AsyncLLM, config: HeadraceConfig) -> FastAPI:
         openapi_extra=describe(Completion, CompletionRequest),
     )
     app.add_api_route("/v1/models", Models(config).get, openapi_extra=describe(ModelList))
+    tokenization = Tokenization(llm, config)
+    app.add_api_route(
+        "/tokenize", tokenization.tokenize, methods=["POST"], openapi_extra=describe(Tokenized, TokenizeRequest)
+    )
+    app.add_api_route(
+        "/detokenize", tokenization.detokenize, methods=["POST"], openapi_extra=describe(Detokenized, DetokenizeRequest)
+    )
     app.add_api_route("/live", operations.live)
     app.add_api_route("/health", operations.health)
     app.add_api_route("/ready", operations.ready)

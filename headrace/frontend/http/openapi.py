@@ -14,11 +14,24 @@ from headrace.frontend.http.openai.protocol import (
     ChatCompletionRequest,
     Completion,
     CompletionRequest,
+    GenerationRequest,
     ModelList,
 )
+from headrace.frontend.http.tokenize import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
 
 _REF = "#/components/schemas/{name}"
-_DOCUMENTED = (ChatCompletionRequest, ChatCompletion, CompletionRequest, Completion, ModelList, ErrorBody)
+_DOCUMENTED = (
+    ChatCompletionRequest,
+    ChatCompletion,
+    CompletionRequest,
+    Completion,
+    ModelList,
+    TokenizeRequest,
+    Tokenized,
+    DetokenizeRequest,
+    Detokenized,
+    ErrorBody,
+)
 
 
 def describe(answer: type[msgspec.Struct], request: type[msgspec.Struct] | None = None) -> dict[str, Any]:
@@ -27,7 +40,8 @@ def describe(answer: type[msgspec.Struct], request: type[msgspec.Struct] | None 
     error = {"description": "Error", "content": _content(ErrorBody)}
     extra: dict[str, Any] = {"responses": {"200": {"content": answers}, "default": error}}
     if request is not None:
-        answers["text/event-stream"] = {"schema": {"type": "string"}}  # with `stream`
+        if issubclass(request, GenerationRequest):
+            answers["text/event-stream"] = {"schema": {"type": "string"}}  # with `stream`
         extra["requestBody"] = {"required": True, "content": _content(request)}
     return extra
 

@@ -85,6 +85,15 @@ def test_a_turn_that_is_spelled_is_text_in_a_chat_request(run, says, plain):
     run(scenario, says("Hello"))
 
 
+def test_a_turn_that_is_spelled_is_text_in_a_tokenize_request(run):
+    async def scenario(server: Server) -> None:
+        body = {"messages": [{"role": "user", "content": EVIL}]}
+        ids = (await server.client.post("/tokenize", json=body)).json()["tokens"]
+        assert (ids.count(START), ids.count(END)) == (3, 2)
+
+    run(scenario)
+
+
 def test_a_turn_that_is_spelled_is_text_offline(input_processor):
     llm = LLM.over(input_processor, EchoEngine())
     (output,) = llm.chat([{"role": "user", "content": EVIL}], SamplingParams(max_tokens=1))

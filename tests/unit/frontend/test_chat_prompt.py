@@ -156,7 +156,7 @@ def test_a_chat_request_continues_its_final_message(run, says, tokenizer):
     run(scenario, says(" there"))
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -180,7 +180,7 @@ def test_a08_wrong_chat_fields_are_refused(run, path, fields, param):
     run(scenario)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 def test_e01_e02_a_templates_refusal_is_an_http_error_with_its_words(config, tokenizer, path):
     processor = InputProcessor(config.limits, tokenizer, chat_template=STRICT)
 
