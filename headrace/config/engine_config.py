@@ -25,6 +25,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Meta(description="The model's names in the API; answers have the first. Default: that of its file or folder."),
     ] = ()
+    chat_template: Annotated[
+        str | None,
+        Meta(description="A file with a jinja2 chat template, or the template itself. Default: the model's own."),
+    ] = None
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="auto: read the weights; dummy: random weights of the right shape.")
     ] = "auto"

@@ -53,6 +53,7 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
             seed=config.seed,
             max_model_len=max_model_len,
             dtype=_dtype(config, facts, backend),
+            chat_template=_chat_template(config),
         ),
         cache=CacheConfig(
             block_size=config.block_size,
@@ -78,6 +79,19 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
             max_active_requests=config.max_num_seqs + config.max_queued_requests,
         ),
     )
+
+
+def _chat_template(config: EngineConfig) -> str | None:
+    """The template's source: from a file, unless it is one itself. Whoever uses it finds out whether it compiles."""
+    given = config.chat_template
+    if given is None or "{{" in given or "{%" in given:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{given}: it is not UTF-8", flag="--chat-template") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise ConfigError(f"{given}: cannot be read: {error}", flag="--chat-template") from None
 
 
 def _backend(config: EngineConfig) -> str:

@@ -16,6 +16,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     max_model_len: int
     dtype: str = "float32"  # of matrices and KV cache: "float32" or "bfloat16"
+    chat_template: str | None = None  # jinja2 source; None: the model's own
 
     @property
     def served_model_name(self) -> str:

@@ -13,13 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.engine import EngineCoreOutputs
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.errors import EngineDeadError, OverloadedError, ServiceUnavailableError
+from headrace.frontend.chat_prompt import ChatPrompt
 from headrace.frontend.core_client.client import AsyncEngineCoreClient
 from headrace.frontend.input_processor import DEFAULT_SCHEDULING, InputProcessor, PreparedRequest, Prompt, Scheduling
 from headrace.frontend.iteration_stats import IterationStats
@@ -30,6 +33,9 @@ from headrace.frontend.request_output import RequestOutput
 from headrace.frontend.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 OUTPUT_CHUNK_SIZE = 128  # outputs that are taken in before other tasks get their turn
 NUM_INPUT_THREADS = 2  # a long prompt does not make short ones wait for it
@@ -67,11 +73,24 @@ class AsyncLLM:
         scheduling: Scheduling = DEFAULT_SCHEDULING,
     ) -> PreparedRequest:
         """Check and tokenize, in a thread. Raises the `RequestError` that the request deserves."""
+        return await self._in_thread(self._input_processor.process, prompt, sampling_params, request_id, scheduling)
+
+    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+        """`InputProcessor.tokenize`, in a thread."""
+        return await self._in_thread(self._input_processor.tokenize, prompt, add_special_tokens=add_special_tokens)
+
+    async def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """Tokens as the vocabulary writes them."""
+        return await self._in_thread(lambda: [self.tokenizer.token(token_id) for token_id in token_ids])
+
+    async def detokenize(self, token_ids: Sequence[object]) -> str:
+        """`InputProcessor.detokenize`, in a thread."""
+        return await self._in_thread(self._input_processor.detokenize, token_ids)
+
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """For what grows with a request: the event loop has no time for it."""
         self._check_accepting()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._threads, self._input_processor.process, prompt, sampling_params, request_id, scheduling
-        )
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **kwargs))
 
     async def generate(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.errors import ModelFormatError, PromptTemplateError
@@ -39,16 +40,19 @@ class ChatTemplate:
         self._max_characters = max_characters
         self._template = _compile(source)
 
-    def render(self, messages: list[Message]) -> str:
-        """The prompt for these messages, ready for the assistant's answer. A text that grows longer than
-        `max_characters` is not rendered to its end: the caller refuses it for its length.
+    def render(self, messages: list[Message], variables: Mapping[str, object], *, add_generation_prompt: bool) -> str:
+        """The prompt for these messages; with `add_generation_prompt` it ends with the beginning of an answer.
+        `variables` are a client's. A text that grows longer than `max_characters` is not rendered to its end: the
+        caller refuses it for its length.
 
         Raises `PromptTemplateError`, with the template's own words where it refuses the messages."""
         pieces: list[str] = []
         length = 0
         try:
             for piece in self._template.generate(
-                self._variables, messages=rename_developer(messages, self._source), add_generation_prompt=True
+                {**variables, **self._variables},
+                messages=rename_developer(messages, self._source),
+                add_generation_prompt=add_generation_prompt,
             ):
                 pieces.append(piece)
                 length += len(piece)
@@ -76,7 +80,7 @@ def _compile(source: str) -> jinja2.Template:
     try:
         return environment.from_string(source)
     except jinja2.TemplateError as error:
-        raise ModelFormatError(f"the model's chat template does not compile: {error}") from None
+        raise ModelFormatError(f"the chat template does not compile: {error}") from None
 
 
 def _raise_exception(message: object) -> NoReturn:

@@ -18,17 +18,11 @@ from headrace.config.limits import Limits
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.engine import EngineCoreRequest
 from headrace.contracts.sampling_params import MAX_COUNT, SamplingParams
-from headrace.errors import ContextLengthError, InvalidParameterError
-from headrace.frontend.chat_messages import normalise_messages
+from headrace.errors import ConfigError, ContextLengthError, InvalidParameterError, ModelFormatError
+from headrace.frontend.chat_prompt import ChatPrompt, ChatRenderer, RenderedChat
 from headrace.frontend.chat_template import ChatTemplate
 from headrace.frontend.tokenizer.load import load_tokenizer
 from headrace.frontend.tokenizer.tokenizer import Tokenizer
-
-
-class ChatPrompt(msgspec.Struct, frozen=True):
-    """A conversation, with messages as the OpenAI API has them."""
-
-    messages: Sequence[object]
 
 
 class Scheduling(msgspec.Struct, frozen=True):
@@ -69,21 +63,33 @@ class PreparedRequest(msgspec.Struct, frozen=True):
 
 class InputProcessor:
     def __init__(
-        self, limits: Limits, tokenizer: Tokenizer, *, client_index: int = 0, has_priorities: bool = False
+        self,
+        limits: Limits,
+        tokenizer: Tokenizer,
+        *,
+        client_index: int = 0,
+        has_priorities: bool = False,
+        chat_template: str | None = None,
     ) -> None:
-        """Raises `ModelFormatError` if the model's chat template does not compile."""
+        """`chat_template` takes the place of the model's own. Raises `ConfigError` if it does not compile, and
+        `ModelFormatError` if the model's does not."""
         self.tokenizer = tokenizer
         self._limits = limits
         self._client_index = client_index
         self._has_priorities = has_priorities
         self._max_characters = limits.max_model_len * tokenizer.facts.max_token_length
-        self._chat_template = _chat_template(tokenizer, self._max_characters)
+        self._chat_renderer = self._make_chat_renderer(chat_template)
 
     @classmethod
     def from_config(cls, config: HeadraceConfig) -> InputProcessor:
-        """Raises `ModelFormatError` or `UnsupportedModelError` for the files of the tokenizer."""
-        has_priorities = config.scheduler.policy == "priority"
-        return cls(config.limits, load_tokenizer(config.model.tokenizer), has_priorities=has_priorities)
+        """Raises `ModelFormatError` or `UnsupportedModelError` for the files of the tokenizer, `ConfigError` for a
+        chat template."""
+        return cls(
+            config.limits,
+            load_tokenizer(config.model.tokenizer),
+            has_priorities=config.scheduler.policy == "priority",
+            chat_template=config.model.chat_template,
+        )
 
     def process(
         self,
@@ -96,7 +102,7 @@ class InputProcessor:
         arrival_time, arrival_monotonic = time.time(), time.monotonic()
         params.check(self._limits)
         scheduling.check(has_priorities=self._has_priorities)
-        text, prompt_token_ids = self._tokenize(prompt)
+        text, prompt_token_ids = self._prompt_tokens(prompt)
         max_tokens = self._answer_length(params, len(prompt_token_ids), _param_of(prompt))
         seed = params.seed if params.seed is not None else int.from_bytes(os.urandom(8), signed=True)
         request_id = secrets.token_hex(10)
@@ -115,43 +121,70 @@ class InputProcessor:
         ]
         return PreparedRequest(label or request_id, text, prompt_token_ids, params, core_requests, arrival_monotonic)
 
-    def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+    def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text or a conversation, for callers that want no answer: of any number, none included.
+
+        `add_special_tokens` is about texts: a chat template prints every special token itself. Raises a `RequestError`
+        for a conversation that is wrong and for texts far longer than the context."""
+        if isinstance(prompt, ChatPrompt):
+            return self._encode_chat(self._render(prompt))
+        return self._encode_text(prompt, add_special_tokens=add_special_tokens)
+
+    def detokenize(self, token_ids: Sequence[object]) -> str:
+        """The text of token ids, that of special tokens included. Bytes that are no UTF-8 are U+FFFD.
+
+        Raises a `RequestError` for ids that are not in the vocabulary, and for more of them than the context has."""
+        if len(token_ids) > self._limits.max_model_len:
+            raise ContextLengthError(
+                f"This model's context has {self._limits.max_model_len} tokens, but there are {len(token_ids)}.",
+                param="tokens",
+            )
+        return b"".join(map(self.tokenizer.token_bytes, self._check_token_ids(token_ids, "tokens"))).decode(
+            errors="replace"
+        )
+
+    def _prompt_tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """The prompt's text, where it has one, and its token ids: not empty, each in the vocabulary, shorter than the
         context."""
         param = _param_of(prompt)
+        text: str | None = None
         if isinstance(prompt, str):
-            text: str | None = prompt
-            token_ids = self._encode(prompt, param, add_special_tokens=True)
+            text, token_ids = prompt, self._encode_text(prompt, add_special_tokens=True)
         elif isinstance(prompt, ChatPrompt):
-            # The template prints every special token itself, the BOS included.
-            text = self._render(prompt)
-            token_ids = self._encode(text, param, add_special_tokens=False)
+            rendered = self._render(prompt)
+            token_ids = self._encode_chat(rendered)
+            text = rendered.shown
         else:
-            text = None
             self._check_prompt_length(len(prompt), param)
             token_ids = list(prompt)
         if not token_ids:
             raise InvalidParameterError("The prompt is empty.", param=param)
         self._check_prompt_length(len(token_ids), param)
-        self._check_token_ids(token_ids, param)
-        return text, token_ids
+        return text, self._check_token_ids(token_ids, param)
 
-    def _render(self, prompt: ChatPrompt) -> str:
-        messages = normalise_messages(prompt.messages, max_messages=self._limits.max_messages)
-        if self._chat_template is None:
+    def _render(self, prompt: ChatPrompt) -> RenderedChat:
+        if self._chat_renderer is None:
             raise InvalidParameterError(
                 "This model has no chat template, so it cannot take messages; use /v1/completions.", param="messages"
             )
-        return self._chat_template.render(messages)
+        return self._chat_renderer.render(prompt)
 
-    def _encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
+    def _encode_text(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self._check_number_of_characters(text, "prompt")
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def _encode_chat(self, rendered: RenderedChat) -> list[int]:
+        self._check_number_of_characters(rendered.text, "messages")
+        return self.tokenizer.encode_rendered(rendered.text, rendered.restore)
+
+    def _check_number_of_characters(self, text: str, param: str) -> None:
+        """Told by its length alone, a text that cannot fit is not worth the work of tokenizing."""
         if len(text) > self._max_characters:
             least = -(-len(text) // self.tokenizer.facts.max_token_length)
             raise ContextLengthError(
                 f"This model's context has {self._limits.max_model_len} tokens, but the prompt has at least {least}.",
                 param=param,
             )
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _check_prompt_length(self, num_tokens: int, param: str) -> None:
         """At least one position must be left for the answer."""
@@ -162,13 +195,35 @@ class InputProcessor:
                 param=param,
             )
 
-    def _check_token_ids(self, token_ids: Sequence[object], param: str) -> None:
+    def _check_token_ids(self, token_ids: Sequence[object], param: str) -> list[int]:
+        """The same ids, known to be in the vocabulary."""
         vocab_size = self._limits.vocab_size
+        checked: list[int] = []
         for token_id in token_ids:
             if not isinstance(token_id, int) or isinstance(token_id, bool):
                 raise InvalidParameterError("A prompt of token ids must hold integers only.", param=param)
             if not 0 <= token_id < vocab_size:
                 raise InvalidParameterError(f"Token ids must be between 0 and {vocab_size - 1}.", param=param)
+            checked.append(token_id)
+        return checked
+
+    def _make_chat_renderer(self, chat_template: str | None) -> ChatRenderer | None:
+        facts = self.tokenizer.facts
+        source = chat_template or facts.chat_template
+        if source is None:
+            return None
+        try:
+            template = ChatTemplate(source, facts.template_variables, max_characters=self._max_characters)
+        except ModelFormatError as error:
+            if chat_template is None:
+                raise
+            raise ConfigError(error.message, flag="--chat-template") from None
+        return ChatRenderer(
+            template,
+            self.tokenizer.control_texts,
+            max_characters=self._max_characters,
+            max_messages=self._limits.max_messages,
+        )
 
     def _answer_length(self, params: SamplingParams, num_prompt_tokens: int, param: str) -> int:
         """max_tokens, by default what the context leaves. As with OpenAI and vLLM, a wish for more than that is refused
@@ -199,10 +254,3 @@ def choice_seed(seed: int, index: int) -> int:
 
 def _param_of(prompt: Prompt) -> str:
     return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
-
-
-def _chat_template(tokenizer: Tokenizer, max_characters: int) -> ChatTemplate | None:
-    facts = tokenizer.facts
-    if facts.chat_template is None:
-        return None
-    return ChatTemplate(facts.chat_template, facts.template_variables, max_characters=max_characters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,9 +11,10 @@ from headrace.config.engine_config import EngineConfig
 from headrace.config.resolve import resolve
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import EngineError, InvalidParameterError
+from headrace.frontend.chat_prompt import ChatPrompt
 from headrace.frontend.core_client.client import EngineCoreClient
 from headrace.frontend.core_client.inproc import InprocClient
-from headrace.frontend.input_processor import ChatPrompt, InputProcessor, PreparedRequest, Prompt
+from headrace.frontend.input_processor import InputProcessor, PreparedRequest, Prompt
 from headrace.frontend.iteration_stats import IterationStats
 from headrace.frontend.output_collector import RequestOutputCollector
 from headrace.frontend.output_processor import OutputProcessor, RequestState
@@ -66,10 +67,21 @@ class LLM:
         self,
         messages: Conversation | Sequence[Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> list[RequestOutput]:
-        """`generate` for one conversation, or a list of them, with messages as the OpenAI API has them."""
+        """`generate` for one conversation, or a list of them, with messages as the OpenAI API has them.
+
+        With `continue_final_message` the answer goes on with the last message, which must be the assistant's; without,
+        `add_generation_prompt` begins an answer, unless it is false."""
         conversations: Any = [messages] if not messages or isinstance(messages[0], dict) else messages
-        return self.generate([ChatPrompt(conversation) for conversation in conversations], sampling_params)
+        prompts = [
+            ChatPrompt(conversation, add_generation_prompt, continue_final_message, chat_template_kwargs or {})
+            for conversation in conversations
+        ]
+        return self.generate(prompts, sampling_params)
 
     def shutdown(self) -> None:
         """Free the model and the KV cache."""

@@ -24,6 +24,13 @@ from headrace.frontend.http.openai.protocol import (
 from headrace.frontend.http.openapi import describe, install_schemas
 from headrace.frontend.http.operations import Operations
 from headrace.frontend.http.request_id import RequestId
+from headrace.frontend.http.tokenize import (
+    Detokenized,
+    DetokenizeRequest,
+    Tokenization,
+    Tokenized,
+    TokenizeRequest,
+)
 
 
 def build_app(llm: AsyncLLM, config: HeadraceConfig) -> ASGIApp:
@@ -55,6 +62,13 @@ def _build_routes(llm: AsyncLLM, config: HeadraceConfig) -> FastAPI:
     models = Models(config)
     app.add_api_route("/v1/models", models.list, openapi_extra=describe(ModelList))
     app.add_api_route("/v1/models/{model_id:path}", models.get, openapi_extra=describe(ModelCard))
+    tokenization = Tokenization(llm, config)
+    app.add_api_route(
+        "/tokenize", tokenization.tokenize, methods=["POST"], openapi_extra=describe(Tokenized, TokenizeRequest)
+    )
+    app.add_api_route(
+        "/detokenize", tokenization.detokenize, methods=["POST"], openapi_extra=describe(Detokenized, DetokenizeRequest)
+    )
     app.add_api_route("/live", operations.live)
     app.add_api_route("/health", operations.health)
     app.add_api_route("/ready", operations.ready)

@@ -14,12 +14,26 @@ from headrace.frontend.http.openai.protocol import (
     ChatCompletionRequest,
     Completion,
     CompletionRequest,
+    GenerationRequest,
     ModelCard,
     ModelList,
 )
+from headrace.frontend.http.tokenize import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
 
 _REF = "#/components/schemas/{name}"
-_DOCUMENTED = (ChatCompletionRequest, ChatCompletion, CompletionRequest, Completion, ModelList, ModelCard, ErrorBody)
+_DOCUMENTED = (
+    ChatCompletionRequest,
+    ChatCompletion,
+    CompletionRequest,
+    Completion,
+    ModelList,
+    ModelCard,
+    TokenizeRequest,
+    Tokenized,
+    DetokenizeRequest,
+    Detokenized,
+    ErrorBody,
+)
 
 
 def describe(answer: type[msgspec.Struct], request: type[msgspec.Struct] | None = None) -> dict[str, Any]:
@@ -28,7 +42,8 @@ def describe(answer: type[msgspec.Struct], request: type[msgspec.Struct] | None 
     error = {"description": "Error", "content": _content(ErrorBody)}
     extra: dict[str, Any] = {"responses": {"200": {"content": answers}, "default": error}}
     if request is not None:
-        answers["text/event-stream"] = {"schema": {"type": "string"}}  # with `stream`
+        if issubclass(request, GenerationRequest):
+            answers["text/event-stream"] = {"schema": {"type": "string"}}  # with `stream`
         extra["requestBody"] = {"required": True, "content": _content(request)}
     return extra
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from headrace.frontend.tokenizer.control_tokens import ControlTexts, TwoOriginEncoder
 
 if TYPE_CHECKING:
     import tokenizers
@@ -47,6 +51,45 @@ class Tokenizer:
         if add_special_tokens and bos is not None and ids[:2] == [bos, bos]:
             del ids[0]
         return ids
+
+    def encode_rendered(self, text: str, restore: Callable[[str], str] | None) -> list[int]:
+        """Token ids of what a chat template has printed. Control tokens in it are the template's; those that a client
+        has spelled are hidden, and `restore` puts their characters back (None: nothing is hidden)."""
+        if restore is None:
+            ids = self.encode(text, add_special_tokens=False)
+            # A normalizer can make a control token out of other characters, and merges can: then the counts differ.
+            if sum(map(self._control_ids.__contains__, ids)) == sum(1 for _ in self.control_texts.find(text)):
+                return ids
+        return self._two_origin_encoder.encode(text, restore or str)
+
+    @cached_property
+    def control_texts(self) -> ControlTexts:
+        """What must not be encoded as a control token where a client wrote it."""
+        return ControlTexts(self._control_tokens)
+
+    @cached_property
+    def _control_tokens(self) -> dict[str, int]:
+        """Added tokens that are special, or a BOS, an EOS and the like that a model's files do not call so."""
+        named = self.facts.template_variables.values()
+        return {
+            token.content: token_id
+            for token_id, token in self._backend.get_added_tokens_decoder().items()
+            if token_id in self.facts.special_ids or token.content in named
+        }
+
+    @cached_property
+    def _control_ids(self) -> frozenset[int]:
+        """All but the token that a vocabulary has for text that it cannot write: that one may come of any text."""
+        unknown = getattr(self._backend.model, "unk_token", self.facts.template_variables.get("unk_token"))
+        return frozenset(token_id for text, token_id in self._control_tokens.items() if text != unknown)
+
+    @cached_property
+    def _two_origin_encoder(self) -> TwoOriginEncoder:
+        return TwoOriginEncoder(self._backend, self.control_texts, self._control_ids)
+
+    def token(self, token_id: int) -> str:
+        """A token as the vocabulary writes it. Empty for an id that has no token."""
+        return self._backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for. Empty for an id that has no token: models pad their vocabulary."""

@@ -83,3 +83,24 @@ def test_a_public_address_is_refused_unless_forced(model, host):
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="nowhere"):
         resolve(EngineConfig(model=str(tmp_path / "nowhere")))
+
+
+@pytest.mark.parametrize("text", ["{{ messages }}", "{% if x %}y{% endif %}"])
+def test_a_chat_template_is_a_text_or_a_file(model, tmp_path, text):
+    assert resolve(EngineConfig(model=model)).model.chat_template is None
+    assert resolve(EngineConfig(model=model, chat_template=text)).model.chat_template == text
+    path = tmp_path / "chat.jinja"
+    path.write_text(f"{text} äöü", encoding="utf-8")
+    assert resolve(EngineConfig(model=model, chat_template=str(path))).model.chat_template == f"{text} äöü"
+
+
+def test_a_chat_template_that_cannot_be_read(model, tmp_path):
+    (tmp_path / "latin").write_bytes(b"\xe9")
+    for path, words in (
+        (tmp_path / "nowhere", "cannot be read"),
+        (tmp_path, "cannot be read"),
+        ("a\0b", "cannot be read"),
+        (tmp_path / "latin", "not UTF-8"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^--chat-template: .*{words}"):
+            resolve(EngineConfig(model=model, chat_template=str(path)))

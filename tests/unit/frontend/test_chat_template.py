@@ -22,7 +22,7 @@ STRICT = (
 def render(source: str, *messages: tuple[str, object], max_characters: int = 10_000) -> str:
     template = ChatTemplate(source, {"bos_token": "<s>"}, max_characters=max_characters)
     raw = [{"role": role, "content": content} for role, content in messages]
-    return template.render(normalise_messages(raw, max_messages=8))
+    return template.render(normalise_messages(raw, max_messages=8), {}, add_generation_prompt=True)
 
 
 def test_messages_are_rendered_ready_for_the_answer():

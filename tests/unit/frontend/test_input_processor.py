@@ -7,7 +7,8 @@ import pytest
 from headrace.contracts.engine import EngineCoreRequest
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.errors import ContextLengthError, InvalidParameterError, RequestError
-from headrace.frontend.input_processor import ChatPrompt, choice_seed
+from headrace.frontend.chat_prompt import ChatPrompt
+from headrace.frontend.input_processor import choice_seed
 from tests.unit.frontend.serving import MAX_MODEL_LEN
 
 VOCAB_SIZE = 49152

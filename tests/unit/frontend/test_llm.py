@@ -7,7 +7,7 @@ import pytest
 from headrace.contracts.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.errors import InvalidParameterError, KVCapacityError
-from headrace.frontend.input_processor import ChatPrompt
+from headrace.frontend.chat_prompt import ChatPrompt
 from headrace.frontend.llm import LLM
 
 

@@ -16,6 +16,7 @@ from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.sampling_params import MAX_COUNT, SamplingParams, check_integer
 from headrace.errors import InvalidParameterError
 from headrace.frontend.async_llm import AsyncLLM
+from headrace.frontend.chat_prompt import ChatPrompt
 from headrace.frontend.http.connection import read_json_body, until_disconnect
 from headrace.frontend.http.openai.protocol import (
     ChatChoice,
@@ -40,7 +41,6 @@ from headrace.frontend.http.openai.request_body import (
 )
 from headrace.frontend.http.openai.unsupported import CHAT
 from headrace.frontend.http.sse import DONE, EventStream, event
-from headrace.frontend.input_processor import ChatPrompt
 from headrace.frontend.logprobs import LogprobsReader, PlaceLogprobs
 from headrace.frontend.request_output import CompletionOutput, RequestOutput
 
@@ -56,8 +56,8 @@ class ChatCompletions:
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
         chat = parse_request(body, ChatCompletionRequest, CHAT, self._models)
-        prompt, params = ChatPrompt(chat.messages), _sampling_params(chat, self._limits)
-        prepared = await self._llm.prepare(prompt, params, scheduling=scheduling_of(chat))
+        params = _sampling_params(chat, self._limits)
+        prepared = await self._llm.prepare(_prompt(chat), params, scheduling=scheduling_of(chat))
         logprobs = logprobs_reader(self._llm.tokenizer, chat, params)
         answer = _Answer(f"chatcmpl-{prepared.label}", self._models[0], logprobs)
         outputs = self._llm.generate(prepared)
@@ -66,6 +66,12 @@ class ChatCompletions:
             return EventStream(answer.events(first, outputs, with_usage=wants_usage(chat)))
         whole = await until_disconnect(request.receive, answer.whole(outputs))
         return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+def _prompt(chat: ChatCompletionRequest) -> ChatPrompt:
+    return ChatPrompt(
+        chat.messages, chat.add_generation_prompt, bool(chat.continue_final_message), chat.chat_template_kwargs or {}
+    )
 
 
 def _sampling_params(chat: ChatCompletionRequest, limits: Limits) -> SamplingParams:

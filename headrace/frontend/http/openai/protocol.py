@@ -17,10 +17,15 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class GenerationRequest(msgspec.Struct, kw_only=True):
-    """What both routes have. Bounds of numbers are `SamplingParams.check`'s business."""
+class ModelRequest(msgspec.Struct, kw_only=True):
+    """What every route has whose body is about a model."""
 
     model: str | None = None
+
+
+class GenerationRequest(ModelRequest, kw_only=True):
+    """What both routes have. Bounds of numbers are `SamplingParams.check`'s business."""
+
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -51,6 +56,9 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     max_completion_tokens: int | None = None  # the newer name; it wins where both are given
     logprobs: bool | None = None
     top_logprobs: int | None = None  # most probable tokens at each place; needs `logprobs`
+    add_generation_prompt: bool | None = None  # by default true, unless the last message is continued
+    continue_final_message: bool | None = None  # the answer goes on with the last message, the assistant's
+    chat_template_kwargs: dict[str, Any] | None = None  # switches of the template
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):

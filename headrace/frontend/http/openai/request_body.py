@@ -10,12 +10,13 @@ import msgspec
 
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import InvalidParameterError, ModelNotFoundError
-from headrace.frontend.http.openai.protocol import GenerationRequest, PromptTokensDetails, Usage
+from headrace.frontend.http.openai.protocol import GenerationRequest, ModelRequest, PromptTokensDetails, Usage
 from headrace.frontend.http.openai.unsupported import Neutral, refuse_unsupported, warn_of_misspelt
 from headrace.frontend.input_processor import Scheduling
 from headrace.frontend.logprobs import LogprobsReader
 from headrace.frontend.tokenizer.tokenizer import Tokenizer
 
+M = TypeVar("M", bound=ModelRequest)
 R = TypeVar("R", bound=GenerationRequest)
 
 _SAMPLING_FIELDS = (
@@ -28,6 +29,14 @@ _MISSING_FIELD = re.compile(r"missing required field `(\w+)`")
 
 
 def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral, models: Collection[str]) -> R:
+    """`parse_body` for a request that asks for an answer."""
+    request = parse_body(body, kind, neutral, models)
+    if request.stream_options is not None and not request.stream:
+        raise InvalidParameterError("stream_options is only allowed with stream.", param="stream_options")
+    return request
+
+
+def parse_body(body: bytes | bytearray, kind: type[M], neutral: Neutral, models: Collection[str]) -> M:
     """Raises `InvalidParameterError` with the path of the first field that is wrong, or `ModelNotFoundError`.
 
     NaN, Infinity and numbers that no float holds are no JSON and are refused like any other malformed body."""
@@ -40,8 +49,6 @@ def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral, mode
         raise _invalid_field(str(error)) from None
     if request.model and request.model not in models:
         raise ModelNotFoundError("There is no such model here; GET /v1/models lists what there is.", param="model")
-    if request.stream_options is not None and not request.stream:
-        raise InvalidParameterError("stream_options is only allowed with stream.", param="stream_options")
     return request
 
 

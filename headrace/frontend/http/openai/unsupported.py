@@ -42,13 +42,14 @@ CHAT: Neutral = {
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
     "add_special_tokens": (False,),
     "documents": ([],),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
 }
+
+TOKENIZE: Neutral = {"tools": ([],), "chat_template": (), "documents": ([],), "mm_processor_kwargs": ({},)}
+
+DETOKENIZE: Neutral = {}
 
 COMPLETIONS: Neutral = {**_BOTH, "suffix": ("",), "add_special_tokens": (True,)}
 
