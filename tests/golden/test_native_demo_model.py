@@ -55,7 +55,8 @@ def departures_from(references: Mapping[str, dict]) -> list[Departure]:
 
 @pytest.mark.slow
 def test_greedy_tokens_are_those_of_transformers_in_bfloat16():
-    """Or the reference was undecided, or it was rounding that decided: transformers in float32 gives ours."""
+    """Or the reference was undecided, or it was rounding that decided: transformers in float32 gives ours. And where
+    the reference was decided we depart from it less often than it does from itself, alone instead of in a batch."""
     references = {case["id"]: case for case in json.loads(DATA.read_text())}
     assert {r: case["prompt"] for r, case in references.items()} == chat_prompts()
     departures = departures_from(references)
@@ -63,6 +64,13 @@ def test_greedy_tokens_are_those_of_transformers_in_bfloat16():
     print(f"{len(departures)} departures in {num_tokens} tokens:", *departures, sep="\n")
     assert [departure for departure in departures if departure.gap >= GAP and not departure.is_right] == []
     assert len(departures) <= 0.04 * num_tokens  # transformers in float32 has 2 %, too
+    of_itself = [
+        gap
+        for case in references.values()
+        for token, alone, gap in zip(case["tokens"], case["alone"], case["gaps"], strict=True)
+        if token != alone and gap >= GAP
+    ]
+    assert sum(departure.gap >= GAP for departure in departures) <= len(of_itself)
 
 
 @pytest.fixture(scope="module")
