@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
-    import tokenizers
-
     from headrace.frontend.tokenizer.byte_alphabet import TokenToBytes
 
 
@@ -25,24 +23,35 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None  # jinja2 source
 
 
+class TokenizerBackend(Protocol):
+    """Who does the work. Encoding may be called from several threads at once and lets other threads run meanwhile."""
+
+    vocab_size: int  # one more than the highest id
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Special tokens written out in the text become those tokens; `add_special_tokens` adds what the model expects
+        around a plain text, whatever the text begins with."""
+
+    def token(self, token_id: int) -> str | None:
+        """A token as the vocabulary has it; None for an id that has none."""
+
+
 class Tokenizer:
     """A model's tokenizer. `facts` says what there is to know about it."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, token_to_bytes: TokenToBytes, facts: TokenizerFacts) -> None:
+    def __init__(self, backend: TokenizerBackend, token_to_bytes: TokenToBytes, facts: TokenizerFacts) -> None:
         self._backend = backend
         self._token_to_bytes = token_to_bytes
         self._bytes: dict[int, bytes] = {}  # filled as tokens are seen; never larger than the vocabulary
         self.facts = facts
-        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        self.vocab_size = backend.vocab_size
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text; special tokens written out in it become those tokens.
 
         `add_special_tokens` adds what the model expects around a plain text (a BOS, for most that have one). A text
         that begins with the BOS itself does not get a second one."""
-        # A batch of one: the library's plain `encode` holds the GIL all the while (0.3 s for 650 kB), this lets it go.
-        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        ids: list[int] = encoding.ids
+        ids = self._backend.encode(text, add_special_tokens=add_special_tokens)
         bos = self.facts.bos_token_id
         if add_special_tokens and bos is not None and ids[:2] == [bos, bos]:
             del ids[0]
@@ -53,7 +62,7 @@ class Tokenizer:
         known = self._bytes.get(token_id)
         if known is not None:
             return known
-        token = self._backend.id_to_token(token_id)
+        token = self._backend.token(token_id)
         if token is None:
             data = b""
         else:
