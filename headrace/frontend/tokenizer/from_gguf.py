@@ -38,7 +38,7 @@ T = TypeVar("T")
 def tokenizer_from_gguf(path: Path) -> Tokenizer:
     """Raises `ModelFormatError` or `UnsupportedModelError`.
 
-    SmolLM2 (49,152 tokens) takes some 0.2 s. SentencePiece vocabularies are cached: Gemma 3 (262,144) takes 1.3 s the
+    SmolLM2 (49,152 tokens) takes some 0.2 s. SentencePiece vocabularies are cached: Gemma 3 (262,144) takes 1 s the
     first time and 0.2 s from then on."""
     file = _File(path)
     kind = file.metadata.get("tokenizer.ggml.model")

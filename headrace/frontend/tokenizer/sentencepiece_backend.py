@@ -17,10 +17,12 @@ def load_processor(path: Path, model: bytes) -> SentencePieceProcessor:
     """`model` is a ModelProto that came out of `path`. Raises `ModelFormatError`."""
     from sentencepiece import SentencePieceProcessor
 
+    processor = SentencePieceProcessor()
     try:
-        return SentencePieceProcessor(model_proto=model)
+        processor.LoadFromSerializedProto(model)
     except Exception as error:  # the library does not say what it raises
         raise ModelFormatError(f"{path}: its SentencePiece vocabulary is of no use: {error}") from None
+    return processor
 
 
 class SentencePieceBackend:

@@ -246,7 +246,8 @@ def test_a_folder_may_add_tokens_to_its_sentencepiece_file(tmp_path):
     assert tokenizer.token_bytes(450) == b""
 
 
-def test_a_broken_sentencepiece_file_is_refused(tmp_path):
-    (tmp_path / "tokenizer.model").write_bytes(b"\x0a\xff")
+@pytest.mark.parametrize("data", [b"", b"\x0a\xff", b"\x0a\x05\x0a\x03abc"])
+def test_a_broken_sentencepiece_file_is_refused(tmp_path, data):
+    (tmp_path / "tokenizer.model").write_bytes(data)
     with pytest.raises(ModelFormatError, match=r"tokenizer\.model"):
         load_tokenizer(tmp_path)
