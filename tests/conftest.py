@@ -1,9 +1,11 @@
 """What every test may use. Fixtures of one folder live in that folder's own conftest.py."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headrace.config.cache_folder import CACHE_VARIABLE
 from headrace.errors import ConfigError
 
 
@@ -16,6 +18,15 @@ def pytest_report_header() -> str:
         return f"native kernels: {choose_instruction_set()} (usable here: {usable})"
     except ConfigError as error:
         return f"native kernels: none. {error.message}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No test reads or writes the cache of whoever runs it."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

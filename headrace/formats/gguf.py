@@ -72,6 +72,7 @@ class _LazyArray:
     value_type: int
     count: int
     position: int
+    end: int
 
 
 class GGUFMetadata(Mapping[str, object]):
@@ -95,6 +96,14 @@ class GGUFMetadata(Mapping[str, object]):
         """Number of entries of an array, without decoding it. 0 where there is no such array."""
         value = self._values.get(key)
         return value.count if isinstance(value, _LazyArray) else 0
+
+    def array_bytes(self, key: str) -> memoryview:
+        """An array as it stands in the file, type and count first: mapped, read-only, for telling contents apart. Empty
+        where there is none."""
+        value = self._values.get(key)
+        if not isinstance(value, _LazyArray):
+            return memoryview(b"")
+        return memoryview(self._header.data)[value.position - 12 : value.end]
 
     def text_entry(self, key: str, index: int) -> str | None:
         """One entry of an array of strings, without decoding the others. None where there is none."""
@@ -224,7 +233,7 @@ class _Header:
     def decode_array(self, key: str, array: _LazyArray) -> list[object]:
         if array.value_type != _STRING:
             return list(struct.unpack_from(f"<{array.count}{_SCALARS[array.value_type]}", self.data, array.position))
-        data, position, unpack = self.data, array.position, _U64.unpack_from
+        data, position, unpack = self.data[array.position : array.end], 0, _U64.unpack_from
         strings: list[object] = []
         try:
             for _ in range(array.count):
@@ -264,12 +273,12 @@ class _Header:
             raise self.error(f"the value of {key!r} is an array of arrays, which is not supported")
         least_bytes = 8 if value_type == _STRING else struct.calcsize(self._scalar_code(key, value_type))
         self.check_count(f"entries in {key!r}", count, least_bytes)
-        array = _LazyArray(value_type, count, self.position)
+        start = self.position
         if value_type == _STRING:
             self._step_over_strings(key, count)
         else:
             self.position += count * least_bytes
-        return array
+        return _LazyArray(value_type, count, start, self.position)
 
     def _step_over_strings(self, key: str, count: int) -> None:
         data, position, unpack = self.data, self.position, _U64.unpack_from

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import tokenizers
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _WINDOW = 2**18  # characters that are searched in one go: other threads get their turn in between
 _NONCE_LENGTH = 10  # 10 of 6,400 characters are 126 bits
 _PRIVATE_USE = range(0xE000, 0xF900)  # Unicode's private use area of the basic plane
+
+
+Disguise = Callable[[Mapping[str, str], frozenset[int]], Callable[[str], list[int]]]
 
 
 class ControlTexts:
@@ -69,39 +68,15 @@ def private_nonce() -> str:
 class TwoOriginEncoder:
     """Encodes texts in which control tokens are real and others are only spelled."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, control_texts: ControlTexts, control_ids: frozenset[int]) -> None:
-        """`control_ids`: what a run of text must never be merged into."""
-        from tokenizers import AddedToken
-        from tokenizers import Tokenizer as Backend
-
+    def __init__(self, disguise: Disguise, control_texts: ControlTexts, control_ids: frozenset[int]) -> None:
+        """`disguise` is `TokenizerBackend.disguised`; `control_ids`: what a run of text must never be merged into."""
         self._control_texts = control_texts
-        self._control_ids = control_ids
-        self._backend = Backend(backend.model)
-        if backend.normalizer is not None:
-            self._backend.normalizer = backend.normalizer
-        if backend.pre_tokenizer is not None:
-            self._backend.pre_tokenizer = backend.pre_tokenizer
-        added = sorted(backend.get_added_tokens_decoder().items())
         nonce = private_nonce()
         self._disguises = {
             text: nonce + "".join(chr(_PRIVATE_USE[digit]) for digit in divmod(place, len(_PRIVATE_USE)))
             for place, text in enumerate(control_texts.texts)
         }
-        stand_ins = [
-            AddedToken(
-                self._disguises.get(token.content, token.content),
-                lstrip=token.lstrip,
-                rstrip=token.rstrip,
-                normalized=token.normalized,
-            )
-            for _, token in added
-        ]
-        self._backend.add_tokens(stand_ins)
-        # Tokens that the model's vocabulary lacks, as it does the disguises, have other ids here than there.
-        self._true_ids = {
-            self._backend.token_to_id(stand_in.content): token_id
-            for (token_id, _), stand_in in zip(added, stand_ins, strict=True)
-        }
+        self._encode = disguise(self._disguises, control_ids)
 
     def encode(self, text: str, restore: Callable[[str], str]) -> list[int]:
         """`restore` puts the hidden characters of a text back."""
@@ -111,18 +86,4 @@ class TwoOriginEncoder:
             pieces += (text[end : match.start()], self._disguises[match[0]])
             end = match.end()
         pieces.append(text[end:])
-        (encoding,) = self._backend.encode_batch_fast([restore("".join(pieces))], add_special_tokens=False)
-        ids: list[int] = []
-        for its_id in encoding.ids:
-            if its_id in self._true_ids:
-                ids.append(self._true_ids[its_id])
-            elif its_id in self._control_ids:
-                ids += self._in_parts(its_id)
-            else:
-                ids.append(its_id)
-        return ids
-
-    def _in_parts(self, control_id: int) -> list[int]:
-        """Where a vocabulary has merges that end in a control token, its text is two tokens or more."""
-        token = self._backend.id_to_token(control_id) or ""
-        return [piece.id for part in (token[:1], token[1:]) if part for piece in self._backend.model.tokenize(part)]
+        return self._encode(restore("".join(pieces)))

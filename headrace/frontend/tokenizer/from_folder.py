@@ -1,4 +1,5 @@
-"""A tokenizer out of a Hugging Face folder: `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`."""
+"""A tokenizer out of a Hugging Face folder: `tokenizer.json`, or else `tokenizer.model` (SentencePiece), with
+`tokenizer_config.json` and `chat_template.jinja`."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import msgspec
 
 from headrace.errors import ModelFormatError, UnsupportedModelError
 from headrace.frontend.tokenizer.byte_alphabet import TokenToBytes, byte_level_bytes, sentencepiece_bytes
+from headrace.frontend.tokenizer.pipeline import Pipeline
+from headrace.frontend.tokenizer.sentencepiece_backend import SentencePieceBackend, load_processor
 from headrace.frontend.tokenizer.tokenizer import Tokenizer, TokenizerFacts
 
 T = TypeVar("T")
@@ -18,6 +21,11 @@ _TEMPLATE_VARIABLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 class _AddedToken(msgspec.Struct):
     id: int
+    content: str
+    special: bool = False
+
+
+class _AddedTokenOfConfig(msgspec.Struct):
     content: str
     special: bool = False
 
@@ -43,39 +51,74 @@ class _ConfigFile(msgspec.Struct):
     unk_token: str | dict[str, Any] | None = None
     pad_token: str | dict[str, Any] | None = None
     chat_template: str | list[_NamedTemplate] | None = None
+    add_bos_token: bool | None = None
+    added_tokens_decoder: dict[int, _AddedTokenOfConfig] = {}
 
 
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
     """Raises `ModelFormatError` or `UnsupportedModelError`."""
-    from tokenizers import Tokenizer as Backend
+    config_path = folder / "tokenizer_config.json"
+    config = _decode(config_path, _read(config_path), _ConfigFile) if config_path.is_file() else _ConfigFile()
+    if (path := folder / "tokenizer.json").is_file():
+        return _from_tokenizer_json(path, config)
+    if (path := folder / "tokenizer.model").is_file():
+        return _from_sentencepiece(path, config)
+    raise UnsupportedModelError(
+        f"{folder}: there is no tokenizer.json and no tokenizer.model; other kinds of tokenizers are not supported"
+    )
 
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise UnsupportedModelError(
-            f"{folder}: there is no tokenizer.json; other kinds of tokenizers are not supported"
-        )
+
+def _from_tokenizer_json(path: Path, config: _ConfigFile) -> Tokenizer:
+    from tokenizers import Tokenizer as Library
+
     data = _read(path)
     file = _decode(path, data, _TokenizerFile)
     try:
-        backend = Backend.from_buffer(data)
+        library = Library.from_buffer(data)
     except Exception as error:  # the library raises nothing more specific
         raise ModelFormatError(f"{path}: {error}") from None
     # Settings for training batches that some files carry; a prompt is neither cut nor filled up.
-    backend.no_truncation()
-    backend.no_padding()
-
-    config_path = folder / "tokenizer_config.json"
-    config = _decode(config_path, _read(config_path), _ConfigFile) if config_path.is_file() else _ConfigFile()
-    variables = {name: text for name in _TEMPLATE_VARIABLES if (text := _token_text(getattr(config, name)))}
+    library.no_truncation()
+    library.no_padding()
+    variables = _template_variables(config)
     facts = TokenizerFacts(
         special_ids=frozenset(token.id for token in file.added_tokens if token.special),
         literal_ids=frozenset(token.id for token in file.added_tokens),
-        max_token_length=max(map(len, backend.get_vocab()), default=1),
-        bos_token_id=backend.token_to_id(variables["bos_token"]) if "bos_token" in variables else None,
+        max_token_length=max(map(len, library.get_vocab()), default=1),
+        bos_token_id=library.token_to_id(variables["bos_token"]) if "bos_token" in variables else None,
         template_variables=variables,
-        chat_template=_chat_template(folder, config),
+        chat_template=_chat_template(path.parent, config),
     )
-    return Tokenizer(backend, _alphabet(path, file), facts)
+    return Tokenizer(Pipeline(library), _alphabet(path, file), facts)
+
+
+def _from_sentencepiece(path: Path, config: _ConfigFile) -> Tokenizer:
+    """Control pieces and the tokens that the configuration adds are found in text as they are; the model itself finds
+    the user-defined ones. As transformers' slow tokenizers do it (tokenization_llama.py)."""
+    processor = load_processor(path, _read(path))
+    num_pieces = processor.get_piece_size()
+    special = {i for i in range(num_pieces) if processor.is_control(i) or processor.is_unknown(i)}
+    literals: dict[str, int] = {processor.id_to_piece(i): i for i in special}
+    for token_id, added in config.added_tokens_decoder.items():
+        if added.content and token_id >= 0:
+            literals[added.content] = token_id
+            if added.special:
+                special.add(token_id)
+    variables = _template_variables(config)
+    for name, token_id in (("bos_token", processor.bos_id()), ("eos_token", processor.eos_id())):
+        if token_id >= 0:
+            variables.setdefault(name, processor.id_to_piece(token_id))
+    bos = literals.get(variables.get("bos_token", ""))
+    backend = SentencePieceBackend(processor, literals, [] if bos is None or config.add_bos_token is False else [bos])
+    facts = TokenizerFacts(
+        special_ids=frozenset(special),
+        literal_ids=frozenset(literals.values()),
+        max_token_length=max(map(len, [*literals, *map(processor.id_to_piece, range(num_pieces))])),
+        bos_token_id=bos,
+        template_variables=variables,
+        chat_template=_chat_template(path.parent, config),
+    )
+    return Tokenizer(backend, sentencepiece_bytes, facts)
 
 
 def _read(path: Path) -> bytes:
@@ -90,6 +133,10 @@ def _decode(path: Path, data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ModelFormatError(f"{path}: {error}") from None
+
+
+def _template_variables(config: _ConfigFile) -> dict[str, str]:
+    return {name: text for name in _TEMPLATE_VARIABLES if (text := _token_text(getattr(config, name)))}
 
 
 def _token_text(token: str | dict[str, Any] | None) -> str | None:

@@ -8,7 +8,7 @@ from headrace.frontend.tokenizer.tokenizer import Tokenizer
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a `.gguf` file or of a folder with `tokenizer.json`.
+    """The tokenizer of a `.gguf` file or of a folder with `tokenizer.json` or `tokenizer.model`.
 
     Raises `ModelFormatError` for files that are missing or malformed and `UnsupportedModelError` for kinds of
     tokenizers that this version does not have."""

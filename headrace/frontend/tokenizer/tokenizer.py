@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from headrace.frontend.tokenizer.control_tokens import ControlTexts, TwoOriginEncoder
 
 if TYPE_CHECKING:
-    import tokenizers
-
     from headrace.frontend.tokenizer.byte_alphabet import TokenToBytes
 
 
@@ -29,24 +27,43 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None  # jinja2 source
 
 
+class TokenizerBackend(Protocol):
+    """Who does the work. Encoding may be called from several threads at once and lets other threads run meanwhile."""
+
+    vocab_size: int  # one more than the highest id
+    unknown_token: str | None  # what a text becomes that the vocabulary cannot write
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Special tokens written out in the text become those tokens; `add_special_tokens` adds what the model expects
+        around a plain text, whatever the text begins with."""
+
+    def token(self, token_id: int) -> str | None:
+        """A token as the vocabulary has it; None for an id that has none."""
+
+    def literal_tokens(self) -> Mapping[str, int]:
+        """The tokens that are found in a text as they are, before anything else is done with it."""
+
+    def disguised(self, disguises: Mapping[str, str], control_ids: frozenset[int]) -> Callable[[str], list[int]]:
+        """An encoder that finds each disguise where this one finds the literal token, and those tokens themselves no
+        more: they are ordinary text to it. It gives none of `control_ids` for ordinary text."""
+
+
 class Tokenizer:
     """A model's tokenizer. `facts` says what there is to know about it."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, token_to_bytes: TokenToBytes, facts: TokenizerFacts) -> None:
+    def __init__(self, backend: TokenizerBackend, token_to_bytes: TokenToBytes, facts: TokenizerFacts) -> None:
         self._backend = backend
         self._token_to_bytes = token_to_bytes
         self._bytes: dict[int, bytes] = {}  # filled as tokens are seen; never larger than the vocabulary
         self.facts = facts
-        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        self.vocab_size = backend.vocab_size
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text; special tokens written out in it become those tokens.
 
         `add_special_tokens` adds what the model expects around a plain text (a BOS, for most that have one). A text
         that begins with the BOS itself does not get a second one."""
-        # A batch of one: the library's plain `encode` holds the GIL all the while (0.3 s for 650 kB), this lets it go.
-        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        ids: list[int] = encoding.ids
+        ids = self._backend.encode(text, add_special_tokens=add_special_tokens)
         bos = self.facts.bos_token_id
         if add_special_tokens and bos is not None and ids[:2] == [bos, bos]:
             del ids[0]
@@ -72,31 +89,31 @@ class Tokenizer:
         """Added tokens that are special, or a BOS, an EOS and the like that a model's files do not call so."""
         named = self.facts.template_variables.values()
         return {
-            token.content: token_id
-            for token_id, token in self._backend.get_added_tokens_decoder().items()
-            if token_id in self.facts.special_ids or token.content in named
+            text: token_id
+            for text, token_id in self._backend.literal_tokens().items()
+            if token_id in self.facts.special_ids or text in named
         }
 
     @cached_property
     def _control_ids(self) -> frozenset[int]:
         """All but the token that a vocabulary has for text that it cannot write: that one may come of any text."""
-        unknown = getattr(self._backend.model, "unk_token", self.facts.template_variables.get("unk_token"))
+        unknown = self._backend.unknown_token
         return frozenset(token_id for text, token_id in self._control_tokens.items() if text != unknown)
 
     @cached_property
     def _two_origin_encoder(self) -> TwoOriginEncoder:
-        return TwoOriginEncoder(self._backend, self.control_texts, self._control_ids)
+        return TwoOriginEncoder(self._backend.disguised, self.control_texts, self._control_ids)
 
     def token(self, token_id: int) -> str:
         """A token as the vocabulary writes it. Empty for an id that has no token."""
-        return self._backend.id_to_token(token_id) or ""
+        return self._backend.token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for. Empty for an id that has no token: models pad their vocabulary."""
         known = self._bytes.get(token_id)
         if known is not None:
             return known
-        token = self._backend.id_to_token(token_id)
+        token = self._backend.token(token_id)
         if token is None:
             data = b""
         else:

@@ -62,6 +62,14 @@ def test_one_entry_of_an_array_of_strings(written: Path) -> None:
     assert metadata.text_entry("llama.block_count", 0) is None
 
 
+def test_the_bytes_of_an_array(written: Path) -> None:
+    metadata = read_gguf(written).metadata
+    scores = struct.pack("<IQ4f", 6, 4, 0.5, -1.0, 0.0, 2.0)
+    assert metadata.array_bytes("tokenizer.ggml.scores") == scores
+    assert bytes(metadata.array_bytes("tokenizer.ggml.tokens"))[:23] == struct.pack("<IQQ3s", 8, 4, 3, b"<s>")
+    assert metadata.array_bytes("llama.block_count") == metadata.array_bytes("absent") == b""
+
+
 def test_type_table_equals_the_oracles() -> None:
     for number, ggml_type in GGML_TYPES.items():
         kind = oracle.GGMLQuantizationType(number)

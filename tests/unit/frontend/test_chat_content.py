@@ -17,6 +17,7 @@ from headrace.frontend.llm import LLM
 from headrace.frontend.tokenizer.byte_alphabet import sentencepiece_bytes
 from headrace.frontend.tokenizer.control_tokens import ControlTexts
 from headrace.frontend.tokenizer.load import load_tokenizer
+from headrace.frontend.tokenizer.pipeline import Pipeline
 from headrace.frontend.tokenizer.tokenizer import Tokenizer, TokenizerFacts
 from tests.unit.frontend.serving import Server
 from tests.unit.frontend.test_llm import EchoEngine
@@ -47,7 +48,7 @@ repeatable = settings(max_examples=60, deadline=None, derandomize=True)
 def plain(config):
     """The oracle: the demo model's tokenizer, with the library's own setting that finds no special tokens in text."""
     oracle = load_tokenizer(config.model.tokenizer)
-    oracle._backend.encode_special_tokens = True
+    oracle._backend._tokenizer.encode_special_tokens = True
     return lambda text: oracle.encode(text, add_special_tokens=False)
 
 
@@ -262,7 +263,7 @@ def test_the_characters_that_hide_are_none_of_the_requests():
 def make_tokenizer(backend: Backend, special: list[str]) -> Tokenizer:
     ids = frozenset(backend.token_to_id(text) for text in special)
     facts = TokenizerFacts(special_ids=ids, literal_ids=ids, max_token_length=8)
-    return Tokenizer(backend, sentencepiece_bytes, facts)
+    return Tokenizer(Pipeline(backend), sentencepiece_bytes, facts)
 
 
 def sentencepiece_backend(scheme: str) -> Backend:
@@ -293,7 +294,7 @@ def test_tokenizers_that_mark_spaces_agree_too(scheme, text):
 def test_text_that_the_vocabulary_lacks_stays_unknown(monkeypatch):
     tokenizer = make_tokenizer(sentencepiece_backend("never"), ["<s>", "</s>", "<unk>"])
     monkeypatch.setitem(tokenizer.__dict__, "_two_origin_encoder", None)
-    assert tokenizer.encode_rendered("a漢<s>", None) == [1, 9, tokenizer._backend.token_to_id("<s>")]
+    assert tokenizer.encode_rendered("a漢<s>", None) == [1, 9, tokenizer._backend._tokenizer.token_to_id("<s>")]
 
 
 def test_a_control_token_that_merges_make_is_written_in_parts():
@@ -312,7 +313,7 @@ def test_the_end_of_a_turn_is_a_control_token_also_where_no_file_says_special():
     facts = TokenizerFacts(
         special_ids=frozenset(), literal_ids=frozenset({3, 4}), max_token_length=3, template_variables=variables
     )
-    tokenizer = Tokenizer(backend, sentencepiece_bytes, facts)
+    tokenizer = Tokenizer(Pipeline(backend), sentencepiece_bytes, facts)
     assert tokenizer.encode_rendered("<e><>", None) == [3, 4]
     assert tokenizer.encode_rendered("!e><e><>", lambda text: text.replace("!", "<")) == [0, 1, 2, 3, 4]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,47 +13,11 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from headrace.errors import ModelFormatError, UnsupportedModelError
-from headrace.frontend.detokenizer import IncrementalDetokenizer
 from headrace.frontend.tokenizer.byte_alphabet import byte_level_bytes, sentencepiece_bytes
 from headrace.frontend.tokenizer.load import load_tokenizer
-from headrace.frontend.tokenizer.tokenizer import Tokenizer
+from tests.unit.frontend.vocabulary_files import decode, write_gguf
 
 # ---- files
-
-
-def write_gguf(path: Path, **changes: object) -> Path:
-    """A GGUF file with a vocabulary of a few tokens and no tensors. `None` leaves a key out."""
-    pairs: dict[str, object] = {
-        "model": "gpt2",
-        "pre": "smollm",
-        "tokens": ["<s>", "</s>", "a", "b", "c", "ab", "Ġ", "Ã", "©", "<tool>"],
-        "token_type": [3, 3, 1, 1, 1, 1, 1, 1, 1, 4],
-        "merges": ["a b"],
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        **changes,
-    }
-    values = [(f"tokenizer.ggml.{key}", value) for key, value in pairs.items() if value is not None]
-    header = b"GGUF" + struct.pack("<IQQ", 3, 0, len(values))
-    path.write_bytes(header + b"".join(_string(key) + _value(value) for key, value in values))
-    return path
-
-
-def _string(text: str) -> bytes:
-    return struct.pack("<Q", len(text.encode())) + text.encode()
-
-
-def _value(value: object) -> bytes:
-    if isinstance(value, str):
-        return struct.pack("<I", 8) + _string(value)
-    if isinstance(value, bool):
-        return struct.pack("<I?", 7, value)
-    if isinstance(value, int):
-        return struct.pack("<II", 4, value)
-    assert isinstance(value, list)
-    is_text = isinstance(value[0], str)
-    entries = b"".join(_string(entry) if is_text else struct.pack("<i", entry) for entry in value)
-    return struct.pack("<IIQ", 9, 8 if is_text else 5, len(value)) + entries
 
 
 def write_folder(folder: Path, backend: Backend, config: dict[str, object]) -> Path:
@@ -70,11 +33,6 @@ def byte_level_backend() -> Backend:
     backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 6)])
     return backend
-
-
-def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
-    detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=True)
-    return "".join(map(detokenizer.append, ids)) + detokenizer.flush()
 
 
 # ---- GGUF
@@ -116,14 +74,15 @@ def test_templates_get_the_texts_of_the_special_tokens(tmp_path):
 
 
 def test_an_unknown_pre_tokenizer_is_refused_with_those_that_are_known(tmp_path):
-    with pytest.raises(UnsupportedModelError, match=r"'klingon'.*gpt-2, llama-bpe, qwen2, smollm"):
+    with pytest.raises(UnsupportedModelError, match=r"'klingon'.*supported are: .*gpt-2, gpt-4o, .*smollm"):
         load_tokenizer(write_gguf(tmp_path / "t.gguf", pre="klingon"))
 
 
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"model": "llama"}, UnsupportedModelError),
+        ({"model": "bert"}, UnsupportedModelError),
+        ({"tokens": [1, 2]}, ModelFormatError),
         ({"model": None}, UnsupportedModelError),
         ({"tokens": None}, ModelFormatError),
         ({"merges": "a b"}, ModelFormatError),
@@ -136,18 +95,19 @@ def test_gguf_files_that_are_of_no_use_are_refused(tmp_path, changes, error):
         load_tokenizer(write_gguf(tmp_path / "t.gguf", **changes))
 
 
-@pytest.mark.parametrize(
-    ("pre", "text", "words"),
-    [
-        ("gpt-2", "I've 123 x!", ["I", "'ve", "Ġ123", "Ġx", "!"]),
-        ("smollm", "I've 123 x!", ["I", "'ve", "Ġ", "1", "2", "3", "Ġx", "!"]),
-        ("llama-bpe", "I'VE 12345 x!\n\n", ["I", "'VE", "Ġ", "123", "45", "Ġx", "!ĊĊ"]),
-        ("qwen2", "I'VE 123 x!", ["I", "'VE", "Ġ", "1", "2", "3", "Ġx", "!"]),
-    ],
-)
-def test_texts_are_cut_into_words_as_the_name_says(tmp_path, pre, text, words):
-    tokenizer = load_tokenizer(write_gguf(tmp_path / "t.gguf", pre=pre))
-    assert [word for word, _ in tokenizer._backend.pre_tokenizer.pre_tokenize_str(text)] == words
+@pytest.mark.parametrize("changes", [{"model": "gemma4", "pre": "klingon"}, {"pre": "gemma4"}, {"pre": "sarvam-moe"}])
+def test_bpe_over_text_with_marked_spaces(tmp_path, changes):
+    tokens = ["<s>", "</s>", "a", "\u2581", "\u2581a", "\n", "\n\n", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pairs = {"tokens": tokens, "token_type": [3, 3, *[1] * 5, *[6] * 256], "merges": ["\u2581 a", "\n \n"]}
+    tokenizer = load_tokenizer(write_gguf(tmp_path / "t.gguf", **(pairs | changes)))
+    ids = tokenizer.encode("a a\n\n\u00e9</s> a", add_special_tokens=False)
+    assert ids == [2, 4, 6, 7 + 0xC3, 7 + 0xA9, 1, 4]
+    assert decode(tokenizer, ids) == "a a\n\n\u00e9 a"
+
+
+def test_a_file_without_a_pre_tokenizer_has_the_default_one(tmp_path):
+    tokenizer = load_tokenizer(write_gguf(tmp_path / "t.gguf", pre=None))
+    assert tokenizer.encode("ab ab", add_special_tokens=False) == [5, 6, 5]
 
 
 # ---- folders
