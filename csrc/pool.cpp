@@ -49,9 +49,10 @@ void Pool::run(Job& job) {
     const uint32_t number = job_number_.load(std::memory_order_relaxed) + 1;
     for (int64_t i = 0; i < num_phases; ++i) {
         Phase& phase = phases_[i];
-        phase.num_tiles.store(static_cast<uint32_t>(job.num_tiles(i)), std::memory_order_relaxed);
+        const auto num_tiles = static_cast<uint32_t>(job.num_tiles(i));
+        phase.num_tiles.store(num_tiles, std::memory_order_relaxed);
         phase.num_done.store(0, std::memory_order_relaxed);
-        phase.next.store(static_cast<uint64_t>(number) << 32, std::memory_order_relaxed);
+        phase.left.store(static_cast<uint64_t>(number) << 32 | num_tiles, std::memory_order_relaxed);
     }
     job_.store(&job, std::memory_order_relaxed);
     num_phases_.store(num_phases, std::memory_order_relaxed);
@@ -91,11 +92,15 @@ void Pool::take_part(uint32_t job_number, int thread) {
 
 // False if there is none left, or the job is over.
 bool Pool::take_tile(Phase& phase, uint32_t job_number, uint32_t& tile) {
-    uint64_t next = phase.next.load(std::memory_order_acquire);
+    uint64_t left = phase.left.load(std::memory_order_acquire);
+    uint32_t num_left;
     do {
-        tile = static_cast<uint32_t>(next);
-        if (next >> 32 != job_number || tile >= phase.num_tiles.load(std::memory_order_relaxed)) return false;
-    } while (!phase.next.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel, std::memory_order_acquire));
+        // Nothing but this one word may decide: a thread that comes late can find the next job half prepared, and any
+        // other number with it.
+        num_left = static_cast<uint32_t>(left);
+        if (left >> 32 != job_number || num_left == 0) return false;
+    } while (!phase.left.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire));
+    tile = phase.num_tiles.load(std::memory_order_relaxed) - num_left;
     return true;
 }
 

@@ -41,7 +41,7 @@ class Pool {
 
   private:
     struct alignas(64) Phase {
-        std::atomic<uint64_t> next{0};  // number of the job (upper half), and of the tile that is next (lower half)
+        std::atomic<uint64_t> left{0};  // number of the job (upper half), and how many tiles nobody has taken (lower half)
         std::atomic<uint32_t> num_tiles{0};
         alignas(64) std::atomic<uint32_t> num_done{0};
     };

@@ -37,7 +37,7 @@ inline void multiply_tile(const Operands& x, const Matrix& w, const TileRange& r
     const PanelSource source{Layout::matrix, &w.panels, w.in, w.in, w.panel_words()};
     const int64_t rows = range.last_row - range.first_row, blocks = (rows + kMaxRows - 1) / kMaxRows;
     const int64_t panels_beside = panels_for(static_cast<int>((rows + blocks - 1) / blocks));
-    const int64_t step = panels_beside > together ? panels_beside : together;
+    const int64_t step = (panels_beside + together - 1) / together * together;
     for (int64_t panel = range.first_panel; panel < range.last_panel; panel += step) {
         const int64_t panels = range.last_panel - panel < step ? range.last_panel - panel : step;
         for (int64_t block = 0; block < blocks; ++block) {

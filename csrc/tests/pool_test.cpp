@@ -73,6 +73,37 @@ void run_jobs(int num_threads, int num_jobs, unsigned seed) {
     }
 }
 
+// Small and large jobs by turns, by more threads than there are cores: one that comes late to a small job finds the large
+// one half prepared.
+class UnevenJob : public Job {
+  public:
+    explicit UnevenJob(int num_tiles) : num_tiles_(num_tiles) {}
+
+    int64_t num_phases() const override { return kNumPhases; }
+    int64_t num_tiles(int64_t) const override { return num_tiles_; }
+    void compute(int64_t, int64_t tile, int) override {
+        CHECK(tile < num_tiles_);
+        num_calls_.fetch_add(1, std::memory_order_relaxed);
+    }
+
+    void check() const { CHECK(num_calls_.load() == kNumPhases * num_tiles_); }
+
+  private:
+    static constexpr int kNumPhases = 3;
+    const int num_tiles_;
+    std::atomic<int> num_calls_{0};
+};
+
+void run_uneven_jobs(int num_jobs) {
+    std::atomic<uint64_t> progress{0};
+    Pool pool(8, &progress);
+    for (int i = 0; i < num_jobs; ++i) {
+        UnevenJob job(i % 2 ? 1 : 40);
+        pool.run(job);
+        job.check();
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -80,6 +111,7 @@ int main(int argc, char** argv) {
     unsigned seed = 0;
     for (int num_threads : {1, 2, 3, 8}) run_jobs(num_threads, num_jobs, seed++);
     for (int i = 0; i < 200; ++i) run_jobs(4, i % 3, seed++);  // pools that end at once
+    run_uneven_jobs(100 * num_jobs);
     std::printf("pool_test: passed\n");
     return 0;
 }
