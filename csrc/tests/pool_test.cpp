@@ -1,6 +1,7 @@
-// The pool alone, under ThreadSanitizer: many tiny jobs on more threads than cores, so that threads sleep through phases
-// and whole jobs, wake in the middle of later ones, and meet the end of the pool in every state. Built and run by
-// `make sanitize`. Exit status 0 if every tile of every job was computed once, and after all tiles of the phase before.
+// The pool alone, as it is and under ThreadSanitizer: many tiny jobs on more threads than cores, so that threads sleep
+// through phases and whole jobs, wake in the middle of later ones, and meet the end of the pool in every state. Run by the
+// tests and by `make sanitize`. Exit status 0 if every tile of every job was computed once, and after all tiles of the
+// phase before.
 #include "../pool.h"
 
 #include <chrono>

@@ -91,6 +91,12 @@ def test_stub_is_what_the_extension_says(repository: Path, tmp_path: Path) -> No
 # ---- where nothing can be built --------------------------------------------------------------------------------------
 
 
+def test_the_pool_computes_every_tile_once() -> None:
+    """csrc/tests/pool_test.cpp, which `make sanitize` runs under ThreadSanitizer."""
+    if find_spec(NATIVE_KERNELS):
+        subprocess.run([native.build(native.NATIVE_BUILD, "pool_test"), "500"], check=True)
+
+
 @pytest.fixture
 def source_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What tools.native takes for the source folder. An extension of older sources is in it."""
