@@ -29,6 +29,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str | None,
         Meta(description="A file with a jinja2 chat template, or the template itself. Default: the model's own."),
     ] = None
+    generation_config: Annotated[
+        str,
+        Meta(
+            description="Where defaults of sampling parameters come from: a folder with generation_config.json, auto "
+            "for the model's own, or none."
+        ),
+    ] = "auto"
+    override_generation_config: Annotated[
+        str | None,
+        Meta(description='Defaults of sampling parameters as JSON, such as {"temperature": 0.5}, beside or instead.'),
+    ] = None
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="auto: read the weights; dummy: random weights of the right shape.")
     ] = "auto"

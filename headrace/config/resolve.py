@@ -24,6 +24,7 @@ from headrace.config.resolved import (
     ServerConfig,
     WorkerConfig,
 )
+from headrace.config.sampling_defaults import sampling_defaults
 from headrace.errors import ConfigError
 
 API_KEY_VARIABLE = "HEADRACE_API_KEY"
@@ -44,6 +45,11 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
     facts = read_model_facts(path)
     backend = _backend(config)
     max_model_len = _max_model_len(config, facts)
+    limits = Limits(
+        vocab_size=facts.vocab_size,
+        max_model_len=max_model_len,
+        max_active_requests=config.max_num_seqs + config.max_queued_requests,
+    )
     return HeadraceConfig(
         model=ModelConfig(
             facts=facts,
@@ -53,6 +59,7 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
             seed=config.seed,
             max_model_len=max_model_len,
             dtype=_dtype(config, facts, backend),
+            sampling_defaults=sampling_defaults(config, path, limits),
             chat_template=_chat_template(config),
         ),
         cache=CacheConfig(
@@ -73,11 +80,7 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
             backend=backend, num_threads=config.num_threads or usable_cores(), executor=UNIPROC_EXECUTOR
         ),
         server=_server(config),
-        limits=Limits(
-            vocab_size=facts.vocab_size,
-            max_model_len=max_model_len,
-            max_active_requests=config.max_num_seqs + config.max_queued_requests,
-        ),
+        limits=limits,
     )
 
 

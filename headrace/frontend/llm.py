@@ -31,12 +31,14 @@ class LLM:
 
         Raises `StartupError` where the model cannot be loaded, `TypeError` for a setting that there is not."""
         resolved = resolve(config or EngineConfig(model=model, **settings))
+        self.default_sampling_params = SamplingParams(**resolved.model.sampling_defaults)  # type: ignore[arg-type]
         self._connect(InputProcessor.from_config(resolved), InprocClient(resolved))
 
     @classmethod
     def over(cls, input_processor: InputProcessor, client: EngineCoreClient) -> LLM:
         """An `LLM` over parts that exist already."""
         llm = cls.__new__(cls)
+        llm.default_sampling_params = SamplingParams()
         llm._connect(input_processor, client)
         return llm
 
@@ -56,6 +58,8 @@ class LLM:
         each. Raises `InvalidParameterError` or another `RequestError` before anything runs if any prompt is at fault,
         and a `RequestError` if one fails while it runs; the others are given up then."""
         prompt_list = _prompt_list(prompts)
+        if sampling_params is None:
+            sampling_params = self.default_sampling_params
         params_list = _params_list(sampling_params, len(prompt_list))
         prepared = [
             self._input_processor.process(prompt, params, str(place))
@@ -115,10 +119,8 @@ def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(prompts)  # type: ignore[arg-type]  # and this one is
 
 
-def _params_list(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
+def _params_list(params: SamplingParams | Sequence[SamplingParams], num_prompts: int) -> list[SamplingParams]:
     """For each prompt its parameters, with all output at the end."""
-    if params is None:
-        params = SamplingParams()
     given = [params] * num_prompts if isinstance(params, SamplingParams) else list(params)
     if len(given) != num_prompts:
         raise InvalidParameterError(

@@ -8,9 +8,11 @@ import logging
 
 import pytest
 
+from headrace.config.engine_config import EngineConfig
+from headrace.config.resolve import resolve
 from headrace.contracts.engine import EngineCoreOutput, FinishReason
 from headrace.frontend.http.openai.unsupported import is_one_edit_away
-from tests.unit.frontend.serving import Server
+from tests.unit.frontend.serving import Server, run_scenario, script_of
 
 VOCAB_SIZE = 49152
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -456,3 +458,16 @@ def test_a_fault_of_ours_tells_the_client_nothing(run, monkeypatch, caplog):
         assert any("NoneType" in (record.exc_text or "") for record in caplog.records)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_defaults_of_the_model_are_for_requests_that_do_not_say(config, input_processor, tokenizer, path):
+    async def scenario(server: Server) -> None:
+        for fields in ({}, {"temperature": 1.5, "top_k": None}):
+            await server.client.post(path, json={**BASE[path], **fields})
+        plain, said = (request.sampling_params for request in server.engine.seen)
+        assert (plain.temperature, plain.top_k, plain.top_p) == (0.25, 7, 1.0)
+        assert (said.temperature, said.top_k) == (1.5, 7)
+
+    settings = resolve(EngineConfig(max_model_len=256, override_generation_config='{"temperature": 0.25, "top_k": 7}'))
+    run_scenario(settings, input_processor, scenario, script_of(tokenizer, ["there"]))

@@ -11,7 +11,6 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.config.limits import Limits
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.sampling_params import MAX_COUNT, SamplingParams, check_integer
 from headrace.errors import InvalidParameterError
@@ -51,12 +50,13 @@ class ChatCompletions:
     def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
         self._llm = llm
         self._models = config.model.served_model_names
+        self._defaults = config.model.sampling_defaults
         self._limits = config.limits
 
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
         chat = parse_request(body, ChatCompletionRequest, CHAT, self._models)
-        params = _sampling_params(chat, self._limits)
+        params = self._sampling_params(chat)
         prepared = await self._llm.prepare(_prompt(chat), params, scheduling=scheduling_of(chat))
         logprobs = logprobs_reader(self._llm.tokenizer, chat, params)
         answer = _Answer(f"chatcmpl-{prepared.label}", self._models[0], logprobs)
@@ -67,23 +67,22 @@ class ChatCompletions:
         whole = await until_disconnect(request.receive, answer.whole(outputs))
         return Response(msgspec.json.encode(whole), media_type="application/json")
 
+    def _sampling_params(self, chat: ChatCompletionRequest) -> SamplingParams:
+        max_tokens = chat.max_tokens
+        if chat.max_completion_tokens is not None:
+            check_integer("max_completion_tokens", chat.max_completion_tokens, 1, MAX_COUNT)
+            max_tokens = chat.max_completion_tokens
+        num_top = chat.top_logprobs or 0
+        check_integer("top_logprobs", num_top, 0, self._limits.max_logprobs)
+        if num_top and not chat.logprobs:
+            raise InvalidParameterError("top_logprobs needs logprobs to be true.", param="top_logprobs")
+        return sampling_params_of(chat, self._defaults, max_tokens, num_top if chat.logprobs else None)
+
 
 def _prompt(chat: ChatCompletionRequest) -> ChatPrompt:
     return ChatPrompt(
         chat.messages, chat.add_generation_prompt, bool(chat.continue_final_message), chat.chat_template_kwargs or {}
     )
-
-
-def _sampling_params(chat: ChatCompletionRequest, limits: Limits) -> SamplingParams:
-    max_tokens = chat.max_tokens
-    if chat.max_completion_tokens is not None:
-        check_integer("max_completion_tokens", chat.max_completion_tokens, 1, MAX_COUNT)
-        max_tokens = chat.max_completion_tokens
-    num_top = chat.top_logprobs or 0
-    check_integer("top_logprobs", num_top, 0, limits.max_logprobs)
-    if num_top and not chat.logprobs:
-        raise InvalidParameterError("top_logprobs needs logprobs to be true.", param="top_logprobs")
-    return sampling_params_of(chat, max_tokens, num_top if chat.logprobs else None)
 
 
 class _Answer:

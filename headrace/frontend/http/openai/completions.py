@@ -50,12 +50,13 @@ class Completions:
     def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
         self._llm = llm
         self._models = config.model.served_model_names
+        self._defaults = config.model.sampling_defaults
         self._limits = config.limits
 
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
         completion = parse_request(body, CompletionRequest, COMPLETIONS, self._models)
-        params = sampling_params_of(completion, completion.max_tokens, completion.logprobs)
+        params = sampling_params_of(completion, self._defaults, completion.max_tokens, completion.logprobs)
         params.check(self._limits)
         scheduling = scheduling_of(completion)
         prompts = _split_prompts(completion.prompt)

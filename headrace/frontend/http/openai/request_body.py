@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -52,14 +52,16 @@ def parse_body(body: bytes | bytearray, kind: type[M], neutral: Neutral, models:
     return request
 
 
-def sampling_params_of(request: GenerationRequest, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-    """Fields that are absent or null get `SamplingParams`' defaults. Not checked yet.
+def sampling_params_of(
+    request: GenerationRequest, defaults: Mapping[str, int | float], max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """Fields that are absent or null get these defaults, or `SamplingParams`'. Not checked yet.
 
     Raises `InvalidParameterError` for keys of `logit_bias` that are no token ids."""
     given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(request, name)) is not None}
     stop = () if request.stop is None else request.stop
     return SamplingParams(
-        **given,
+        **{**defaults, **given},
         max_tokens=max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(request.stop_token_ids or ()),
