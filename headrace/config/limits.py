@@ -16,6 +16,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_token_ids: int = 256
     max_logit_bias: int = 1024
     max_logprobs: int = 20  # most probable tokens that are told beside the sampled one
+    max_bad_words: int = 256
+    max_bad_word_length: int = 256  # characters
     max_prompts: int = 1024  # prompts in one completion request
     max_messages: int = 4096
     max_body_bytes: int = 32 * 2**20

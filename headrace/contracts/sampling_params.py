@@ -37,6 +37,10 @@ class SamplingLimits(Protocol):
     def max_logit_bias(self) -> int: ...
     @property
     def max_logprobs(self) -> int: ...
+    @property
+    def max_bad_words(self) -> int: ...
+    @property
+    def max_bad_word_length(self) -> int: ...
 
 
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
@@ -71,6 +75,8 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     logit_bias: dict[int, float] | None = None  # token id -> what is added to its logit
     allowed_token_ids: tuple[int, ...] | None = None  # None: every token
     logprobs: int | None = None  # how many of the most probable tokens besides the sampled one; None: no logprobs
+    bad_words: tuple[str, ...] = ()  # texts that the output must not have, each at a word's beginning or within one
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()  # the front end's: bad_words, and how a tokenizer writes them
 
     @property
     def is_greedy(self) -> bool:
@@ -92,6 +98,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
         check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         check_number("repetition_penalty", self.repetition_penalty, 0.0, MAX_REPETITION_PENALTY, low_open=True)
         self._check_stops(limits)
+        self._check_bad_words(limits)
         self.check_indices(limits)
 
     def check_indices(self, limits: SamplingLimits) -> None:
@@ -103,6 +110,11 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
             check_integer("stop_token_ids", token_id, 0, limits.vocab_size - 1)
         self._check_logit_bias(limits)
         self._check_allowed_token_ids(limits)
+        for token_ids in self.bad_token_ids:
+            if not token_ids:
+                raise InvalidParameterError("A bad word must have a token.", param="bad_words")
+            for token_id in token_ids:
+                check_integer("bad_words", token_id, 0, limits.vocab_size - 1)
 
     def _check_logit_bias(self, limits: SamplingLimits) -> None:
         bias: object = self.logit_bias
@@ -139,7 +151,22 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
         if stops and not self.detokenize:
             raise InvalidParameterError("stop strings need detokenize to be true.", param="stop")
 
-    def for_core(self, *, seed: int, max_tokens: int) -> SamplingParams:
+    def _check_bad_words(self, limits: SamplingLimits) -> None:
+        words: object = self.bad_words
+        if not isinstance(words, tuple | list):
+            raise InvalidParameterError("bad_words must be a list of strings.", param="bad_words")
+        check_count("bad_words", words, limits.max_bad_words)
+        for word in words:
+            if not isinstance(word, str) or not word.strip():
+                raise InvalidParameterError("bad_words must hold strings that are not blank.", param="bad_words")
+            if len(word) > limits.max_bad_word_length:
+                raise InvalidParameterError(
+                    f"A bad word may have at most {limits.max_bad_word_length} characters.", param="bad_words"
+                )
+
+    def for_core(
+        self, *, seed: int, max_tokens: int, bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    ) -> SamplingParams:
         """This request's parameters as the engine core gets them: text fields cleared, seed and length decided."""
         return msgspec.structs.replace(
             self,
@@ -151,6 +178,8 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
             detokenize=True,
             output_kind=OutputKind.CUMULATIVE,
             include_stop_str_in_output=False,
+            bad_words=(),
+            bad_token_ids=bad_token_ids,
         )
 
 

@@ -105,6 +105,7 @@ class InputProcessor:
         text, prompt_token_ids = self._prompt_tokens(prompt)
         max_tokens = self._answer_length(params, len(prompt_token_ids), _param_of(prompt))
         seed = params.seed if params.seed is not None else int.from_bytes(os.urandom(8), signed=True)
+        bad_token_ids = self._bad_token_ids(params.bad_words)
         request_id = secrets.token_hex(10)
         core_requests = [
             EngineCoreRequest(
@@ -112,7 +113,9 @@ class InputProcessor:
                 client_index=self._client_index,
                 prompt_token_ids=prompt_token_ids,
                 output_token_ids=[],
-                sampling_params=params.for_core(seed=choice_seed(seed, index), max_tokens=max_tokens),
+                sampling_params=params.for_core(
+                    seed=choice_seed(seed, index), max_tokens=max_tokens, bad_token_ids=bad_token_ids
+                ),
                 arrival_time=arrival_time,
                 priority=scheduling.priority,
                 cache_salt=scheduling.cache_salt,
@@ -224,6 +227,12 @@ class InputProcessor:
             max_characters=self._max_characters,
             max_messages=self._limits.max_messages,
         )
+
+    def _bad_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is written within another and, with the space before it, as a word of its own."""
+        variants = [variant for word in words for variant in (word.lstrip(), " " + word.lstrip())]
+        encoded = (tuple(self.tokenizer.encode(variant, add_special_tokens=False)) for variant in variants)
+        return tuple(dict.fromkeys(token_ids for token_ids in encoded if token_ids))
 
     def _answer_length(self, params: SamplingParams, num_prompt_tokens: int, param: str) -> int:
         """max_tokens, by default what the context leaves. As with OpenAI and vLLM, a wish for more than that is refused

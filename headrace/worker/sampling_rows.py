@@ -7,7 +7,8 @@ plain requests does not look at it, and becomes flat lists (`model.ops.TokenList
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -43,6 +44,7 @@ class SamplingRows:
         self._bias: dict[int, tuple[Int32, NDArray[np.float32]]] = {}
         self._seen: dict[int, SeenTokens] = {}  # where there is a penalty
         self._num_top: dict[int, int] = {}  # where logprobs are wanted
+        self._bad_words: dict[int, BadWords] = {}
 
     def add(self, row: int, request: NewRequestData) -> None:
         """A request gets the row. One that returns after a preemption brings the output that the penalties look at."""
@@ -62,6 +64,8 @@ class SamplingRows:
             self._bias[row] = _ids(params.logit_bias), np.array(list(params.logit_bias.values()), np.float32)
         if params.logprobs is not None:
             self._num_top[row] = params.logprobs
+        if params.bad_token_ids:
+            self._bad_words[row] = BadWords(params.bad_token_ids, request.output_token_ids)
         self._repetition[row] = params.repetition_penalty
         self._presence[row] = params.presence_penalty
         self._frequency[row] = params.frequency_penalty
@@ -70,16 +74,18 @@ class SamplingRows:
             self._seen[row] = SeenTokens(prompt, request.output_token_ids)
 
     def remove(self, row: int) -> None:
-        for by_row in (self._stop_ids, self._allowed, self._bias, self._seen, self._num_top):
+        for by_row in (self._stop_ids, self._allowed, self._bias, self._seen, self._num_top, self._bad_words):
             by_row.pop(row, None)
 
     def note_tokens(self, rows: Rows, token_ids: Int32) -> None:
         """One sampled token for each of `rows`."""
-        if not self._seen:
+        if not self._seen and not self._bad_words:
             return
         for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
             if row in self._seen:
                 self._seen[row].note(token_id)
+            if row in self._bad_words:
+                self._bad_words[row].note(token_id)
 
     def gather(self, rows: Rows, positions: NDArray[np.int64]) -> SamplingInputs:
         """For the rows that sample; `positions` are the places of their tokens in the output."""
@@ -92,7 +98,7 @@ class SamplingRows:
             # A tenth of a millisecond, whatever the number of rows: not for steps that are all greedy.
             uniform=uniform(self._seed[rows], positions) if temperature.any() else np.zeros(len(rows), np.float64),
             allowed=_token_lists(self._allowed.get(row, _NOTHING) for row in rows.tolist()) if self._allowed else None,
-            banned=self._gather_banned(rows, positions) if self._stop_ids else None,
+            banned=self._gather_banned(rows, positions) if self._stop_ids or self._bad_words else None,
             bias=self._gather_bias(rows) if self._bias else None,
             penalties=self._gather_penalties(rows) if self._seen else None,
             logprobs=self._gather_logprobs(rows) if self._num_top else None,
@@ -100,12 +106,15 @@ class SamplingRows:
 
     def _gather_banned(self, rows: Rows, positions: NDArray[np.int64]) -> TokenLists | None:
         early = positions < self._min_tokens[rows]
-        if not early.any():
+        if not early.any() and not self._bad_words:
             return None
-        return _token_lists(
-            self._stop_ids[row] if is_early else _NOTHING
-            for row, is_early in zip(rows.tolist(), early.tolist(), strict=True)
-        )
+        banned = []
+        for row, is_early in zip(rows.tolist(), early.tolist(), strict=True):
+            ids = self._stop_ids[row] if is_early else _NOTHING
+            if row in self._bad_words:
+                ids = np.union1d(ids, _ids(self._bad_words[row].next_ids())).astype(np.int32, copy=False)
+            banned.append(ids)
+        return _token_lists(banned)
 
     def _gather_bias(self, rows: Rows) -> LogitBias:
         nothing = _NOTHING, np.zeros(0, np.float32)
@@ -146,6 +155,25 @@ class SeenTokens:
             self.ids.append(token_id)
             self.output_counts.append(0)
         self.output_counts[place] += 1
+
+
+class BadWords:
+    """Token sequences that a request's output must not have, and the end of its output, where one may have begun."""
+
+    def __init__(self, words: Sequence[Sequence[int]], output: Sequence[int]) -> None:
+        self._words = [(list(word[:-1]), word[-1]) for word in words]
+        longest = max(len(beginning) for beginning, _ in self._words)
+        self._tail: deque[int] = deque(output, maxlen=longest)
+
+    def note(self, token_id: int) -> None:
+        self._tail.append(token_id)
+
+    def next_ids(self) -> Iterator[int]:
+        """The tokens that would complete one now."""
+        tail = list(self._tail)
+        for beginning, last in self._words:
+            if not beginning or tail[-len(beginning) :] == beginning:
+                yield last
 
 
 _NEVER_SEEN = SeenTokens((), ())

@@ -110,6 +110,15 @@ def test_refused(param, value):
     assert len(caught.value.message) < 200
 
 
+def test_the_core_gets_bad_words_as_tokens():
+    core = SamplingParams(bad_words=("x",)).for_core(seed=5, max_tokens=7, bad_token_ids=((1, 2), (3,)))
+    assert core == SamplingParams(seed=5, max_tokens=7, bad_token_ids=((1, 2), (3,)))
+    with pytest.raises(InvalidParameterError):
+        SamplingParams(bad_token_ids=((1, LIMITS.vocab_size),)).check_indices(LIMITS)
+    with pytest.raises(InvalidParameterError):
+        SamplingParams(bad_token_ids=((),)).check_indices(LIMITS)
+
+
 def test_the_core_gets_no_text():
     params = SamplingParams(n=3, stop=("x",), output_kind=OutputKind.DELTA, temperature=0.5, top_k=4, ignore_eos=True)
     core = params.for_core(seed=5, max_tokens=7)

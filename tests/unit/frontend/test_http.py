@@ -224,6 +224,8 @@ REFUSED = [
             ("A10", {"repetition_penalty": 0}, "repetition_penalty"),
             ("A18", {"min_tokens": 20, "max_tokens": 5}, "min_tokens"),
             ("ids", {"allowed_token_ids": []}, "allowed_token_ids"),
+            ("words", {"bad_words": [" "]}, "bad_words"),
+            ("words", {"bad_words": ["x" * 257]}, "bad_words"),
             ("ids", {"allowed_token_ids": [VOCAB_SIZE]}, "allowed_token_ids"),
             ("A29", {"prompt_logprobs": -1}, "prompt_logprobs"),
         ]

@@ -111,12 +111,16 @@ def test_what_changes_logits_reaches_the_engine(run, says, path):
     async def scenario(server: Server) -> None:
         fields = {
             "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.5,
-            "logit_bias": {"17": -100, "18": 2.5}, "allowed_token_ids": [17, 18, 19],
+            "logit_bias": {"17": -100, "18": 2.5}, "allowed_token_ids": [17, 18, 19], "bad_words": ["there", " the re"],
         }  # fmt: skip
         await answers_of(server, path, False, **fields)
         params = server.engine.seen[0].sampling_params
         assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.5, -0.5, 1.5)
         assert params.logit_bias == {17: -100, 18: 2.5}
         assert params.allowed_token_ids == (17, 18, 19)
+        assert params.bad_words == ()
+        encode = server.llm.tokenizer.encode
+        texts = ("there", " there", "the re", " the re")
+        assert params.bad_token_ids == tuple(tuple(encode(text, add_special_tokens=False)) for text in texts)
 
     run(scenario, says("Hi"))

@@ -157,3 +157,22 @@ def test_no_rows_sample(batch: InputBatch) -> None:
     assert lists(inputs.allowed) == []
     assert seen(inputs) == []
     assert inputs.logprobs is None
+
+
+def test_bad_words_are_banned_where_they_would_be_complete(batch):
+    words = ((7,), (8, 9), (8, 8, 4))
+    add(batch, "bad", bad_token_ids=words)
+    add(batch, "plain")
+    add(batch, "early", bad_token_ids=((2,), (6, 1)), min_tokens=2)
+    assert lists(gather(batch, "bad", "plain", "early").banned) == [[7], [], [2, 3]]
+    append(batch, bad=8, plain=8, early=6)
+    assert lists(gather(batch, "bad", "plain", "early").banned) == [[7, 9], [], [1, 2, 3]]
+    append(batch, bad=8, plain=8, early=5)
+    assert lists(gather(batch, "bad", "plain", "early").banned) == [[4, 7, 9], [], [2]]
+    before = gather(batch, "bad")
+    batch.remove("bad")
+    add(batch, "bad", output=[8, 8], bad_token_ids=words)  # back after a preemption
+    assert same(gather(batch, "bad"), before)
+    batch.remove("bad")
+    batch.remove("early")
+    assert gather(batch, "plain").banned is None

@@ -45,6 +45,7 @@ class GenerationRequest(ModelRequest, kw_only=True):
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None  # token id, as JSON's keys are, a string -> what is added to its logit
     allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     return_tokens_as_token_ids: bool | None = None  # in logprobs: "token_id:17" and not its text
     priority: int | None = None  # lower goes first
     cache_salt: str | None = None  # requests share cached prefixes only within the same salt

@@ -67,6 +67,7 @@ def sampling_params_of(
         stop_token_ids=tuple(request.stop_token_ids or ()),
         logit_bias=None if request.logit_bias is None else _bias_by_id(request.logit_bias),
         allowed_token_ids=None if request.allowed_token_ids is None else tuple(request.allowed_token_ids),
+        bad_words=tuple(request.bad_words or ()),
         logprobs=logprobs,
         output_kind=OutputKind.DELTA if request.stream else OutputKind.FINAL_ONLY,
     )

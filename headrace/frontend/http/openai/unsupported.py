@@ -19,7 +19,6 @@ Neutral = Mapping[str, tuple[object, ...]]
 _BOTH: dict[str, tuple[object, ...]] = {
     "length_penalty": (1,),
     "prompt_logprobs": (),
-    "bad_words": ([],),
     "use_beam_search": (False,),
     "echo": (False,),
     "truncate_prompt_tokens": (),
