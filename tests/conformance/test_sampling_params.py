@@ -67,12 +67,24 @@ def test_repetition_penalty_looks_at_the_prompt_too(client):
     assert other == [6]
 
 
+def test_bad_words_are_never_complete(client):
+    distinct = {"presence_penalty": 2.0}  # no token comes twice
+    plain = ask(client, **distinct)
+    (first, second, third), last = plain[:3], plain[-1]
+    tokens = ask(client, **distinct, bad_token_ids=((first, second), (last,)))
+    assert tokens[0] == first
+    assert tokens[1] != second
+    assert last not in tokens
+    assert ask(client, **distinct, bad_token_ids=((second, first, third), (third, last)))[:3] == plain[:3]
+
+
 WISHES: Mapping[str, Mapping[str, object]] = {
     "greedy": {"logprobs": 3},
     "warm": {"temperature": 1.0, "logprobs": 0},
     "repetition": {"repetition_penalty": 1.5, "temperature": 1.0, "top_p": 0.9, "logprobs": 5},
     "terms": {"presence_penalty": 1.5, "frequency_penalty": 0.5, "top_k": 9, "temperature": 1.2},
     "bias": {"logit_bias": {9: 2.0, 10: -100.0}, "temperature": 0.8, "min_p": 0.1, "logprobs": 20},
+    "words": {"bad_token_ids": ((9,), (20, 21), (7, 7, 7)), "temperature": 1.0, "allowed_token_ids": (7, 9, 20, 21)},
     "allowed": {"allowed_token_ids": tuple(range(20, 40)), "temperature": 1.0, "frequency_penalty": 0.5, "logprobs": 1},
 }
 
