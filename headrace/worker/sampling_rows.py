@@ -113,6 +113,8 @@ class SamplingRows:
             ids = self._stop_ids[row] if is_early else _NOTHING
             if row in self._bad_words:
                 ids = np.union1d(ids, _ids(self._bad_words[row].next_ids())).astype(np.int32, copy=False)
+            if row in self._allowed and np.isin(self._allowed[row], ids).all():
+                ids = _NOTHING  # some token must come, and what is allowed was said on purpose
             banned.append(ids)
         return _token_lists(banned)
 

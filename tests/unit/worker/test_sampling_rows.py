@@ -176,3 +176,11 @@ def test_bad_words_are_banned_where_they_would_be_complete(batch):
     batch.remove("bad")
     batch.remove("early")
     assert gather(batch, "plain").banned is None
+
+
+def test_where_every_allowed_token_is_banned_none_is(batch):
+    add(batch, "words", allowed_token_ids=(7, 8), bad_token_ids=((7,), (8, 8)))
+    add(batch, "early", allowed_token_ids=(2, 3), min_tokens=2)
+    assert lists(gather(batch, "words", "early").banned) == [[7], []]
+    append(batch, words=8, early=2)
+    assert lists(gather(batch, "words", "early").banned) == [[], []]
