@@ -42,12 +42,14 @@ class RequestState:
         self.prepared = prepared
         self.collector = collector
         self.num_cached_tokens = 0
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None  # where they are wanted, and have come
         self.choices = [
             ChoiceState(self, core_request.request_id, index, tokenizer)
             for index, core_request in enumerate(prepared.core_requests)
         ]
         self.num_unfinished = len(self.choices)
         self._final_outputs: list[CompletionOutput] = []  # only with FINAL_ONLY: those that wait for the last one
+        self._early_outputs: list[CompletionOutput] = []  # those that wait for the prompt's logprobs
 
     def deliver(self, output: CompletionOutput) -> None:
         """Hand news of one choice to the reader; with FINAL_ONLY, all choices together when the last has ended."""
@@ -58,6 +60,16 @@ class RequestState:
             if self.num_unfinished:
                 return
             outputs = sorted(self._final_outputs, key=lambda final: final.index)
+        elif self.prepared.params.prompt_logprobs is not None:
+            if self.prompt_logprobs is None:
+                self._early_outputs.append(output)
+                return
+            early, self._early_outputs = self._early_outputs, []
+            for earlier in early:
+                self._put([earlier])
+        self._put(outputs)
+
+    def _put(self, outputs: list[CompletionOutput]) -> None:
         self.collector.put(
             RequestOutput(
                 request_id=self.prepared.label,
@@ -66,6 +78,7 @@ class RequestState:
                 outputs=outputs,
                 finished=self.num_unfinished == 0,
                 num_cached_tokens=self.num_cached_tokens,
+                prompt_logprobs=self.prompt_logprobs,
             )
         )
 
@@ -206,6 +219,8 @@ class OutputProcessor:
             return False
         request = choice.request
         request.num_cached_tokens = max(request.num_cached_tokens, output.num_cached_tokens)
+        if output.prompt_logprobs is not None:
+            request.prompt_logprobs = [None, *output.prompt_logprobs]
         if output.events:
             stats.queue_times += queue_times(output.events)
         text, stop = choice.append(new_token_ids, finish_reason)
