@@ -7,6 +7,7 @@ still have outputs under way), tokens that are known already are dropped, and a 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -28,6 +29,8 @@ from headrace.frontend.output_collector import RequestOutputCollector
 from headrace.frontend.request_output import CompletionOutput, RequestOutput
 from headrace.frontend.stop_strings import make_stop_matcher
 from headrace.frontend.tokenizer.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 # What the engine core may refuse a request for, by the code that it sends. Anything else is a fault of ours.
 _ENGINE_REFUSALS: dict[str | None, type[RequestError]] = {
@@ -206,9 +209,20 @@ class OutputProcessor:
             elif output.first_index > len(choice.token_ids):
                 lost = EngineError("A part of the answer was lost on its way from the engine.")
                 to_abort += self._fail(choice, lost, stats)
-            elif self._take_in(choice, output, now, stats):
-                to_abort.append(choice.request_id)
+            else:
+                to_abort += self._try_to_take_in(choice, output, now, stats)
         return to_abort
+
+    def _try_to_take_in(
+        self, choice: ChoiceState, output: EngineCoreOutput, now: float, stats: IterationStats
+    ) -> list[str]:
+        """A fault in one request's text ends that request, and nobody else's. Returns what the engine has to abort."""
+        try:
+            has_stopped = self._take_in(choice, output, now, stats)
+        except Exception:
+            logger.exception("the answer of request %s cannot be put together", choice.request_id)
+            return self._fail(choice, EngineError("The server failed while it put the answer together."), stats)
+        return [choice.request_id] if has_stopped else []
 
     def _take_in(self, choice: ChoiceState, output: EngineCoreOutput, now: float, stats: IterationStats) -> bool:
         """Returns whether a stop string has ended what the engine core believes to be going on."""
@@ -255,7 +269,8 @@ class OutputProcessor:
         """End the whole request of a choice that failed. Returns the ids of all its choices that may still run, this
         one's too: whatever the engine core thinks of it, nobody waits for it any more."""
         request = choice.request
-        self._finish(choice, FinishReason.ERROR, stats)
+        if choice.request_id in self._choices:
+            self._finish(choice, FinishReason.ERROR, stats)
         others = self.abort_request(request, stats)
         request.collector.fail(error)
         return [choice.request_id, *others]
