@@ -52,7 +52,7 @@ stub: native ## write the types of the native kernels' Python module anew, after
 sanitize: $(TEST_READY) ## test the kernels with AddressSanitizer and UBSan, their thread pool with ThreadSanitizer
 	@exec $(PY) -m tools.native sanitize $(ARGS)
 
-emulate: $(TEST_READY) ## test the AVX-512 kernels on a processor without AVX-512
+emulate: $(TEST_READY) ## test the AVX-512 and AMX kernels on a processor without them
 	@exec $(PY) -m tools.native emulate $(ARGS)
 
 simulate: $(SERVE_READY) ## run the simulated engine: N seeds, all cores; ARGS="--adversarial", ARGS="--first 7 --jobs 1"

@@ -34,5 +34,6 @@ const Kernels* scalar_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
 const Kernels* avx512bf16_kernels();
+const Kernels* amx_kernels();
 
 }  // namespace headrace

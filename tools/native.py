@@ -197,7 +197,7 @@ def sanitize(pytest_args: Sequence[str]) -> int:
 
 def emulate(pytest_args: Sequence[str]) -> int:
     extension = build(BUILD / "emulate", HEADRACE_EMULATE_AVX512="ON")
-    for isa in ("avx512", "avx512bf16"):
+    for isa in ("avx512", "avx512bf16", "amx"):
         print(f"The kernels of {isa}, emulated ...", flush=True)
         if status := run_conformance(BUILD / "emulated", extension, pytest_args, {"HEADRACE_ISA": isa}):
             return status

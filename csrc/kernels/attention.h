@@ -3,15 +3,15 @@
 //
 // Positions are read in splits of 256 from the start of the sequence. Within a split: scores, their maximum, weights
 // relative to it, weighted values. Splits are merged in order. A row's result is therefore the same whether its splits
-// were computed by one thread or by many, and whichever rows came in the same step. The two products are `multiply` of
+// were computed by one thread or by many, and whichever rows came in the same step. The two products are those of
 // gemm.h: the cache stores keys as panels whose columns are positions, values as panels whose inputs are positions.
 #pragma once
 
 #include "../args.h"
 #include "convert.h"
-#include "gemm.h"
 #include "math.h"
 #include "rows.h"
+#include "weights.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
 
@@ -236,21 +236,22 @@ struct Attention {
         const PanelSource keys{Layout::keys, groups.keys, cache.head_dim, cache.head_dim, 0};
         const PanelSource values{Layout::values, groups.values, kGroup, count,
                                  cache.value_words() / (value_width / kPanel)};
-        alignas(64) float scores[kMaxRows * kSplit];
-        alignas(64) Operand weights[kMaxRows * kSplit];
-        alignas(64) float sums[kMaxRows * kMaxHeadDim];
-        RowTotal parts[kMaxRows];
-        for (int64_t row = 0; row < num_rows(); row += kMaxRows) {
-            const int64_t rows = num_rows() - row < kMaxRows ? num_rows() - row : kMaxRows;
+        constexpr int64_t kMost = Weights::kRowsAtOnce;
+        alignas(64) float scores[kMost * kSplit];
+        alignas(64) Operand weights[kMost * kSplit];
+        alignas(64) float sums[kMost * kMaxHeadDim];
+        RowTotal parts[kMost];
+        for (int64_t row = 0; row < num_rows(); row += kMost) {
+            const int64_t rows = num_rows() - row < kMost ? num_rows() - row : kMost;
             bool is_seen = false;
             for (int64_t r = 0; r < rows; ++r)
                 is_seen |= visible(args, step.positions[token(row + r)], start, count).any();
             if (!is_seen) continue;
-            multiply<Weights>(rows, query(row), query_stride(), keys, 0, width / kGroup, scores, kSplit);
+            Weights::multiply(rows, query(row), query_stride(), keys, 0, width / kGroup, scores, kSplit);
             for (int64_t r = 0; r < rows; ++r)
                 parts[r] = weigh(args, scores + r * kSplit, width,
                                  visible(args, step.positions[token(row + r)], start, count), weights + r * kSplit);
-            multiply<Weights>(rows, weights, kSplit, values, 0, value_width / kPanel, sums, kMaxHeadDim);
+            Weights::multiply(rows, weights, kSplit, values, 0, value_width / kPanel, sums, kMaxHeadDim);
             for (int64_t r = 0; r < rows; ++r)
                 if (visible(args, step.positions[token(row + r)], start, count).any())
                     merge(scratch.rows[row + r], scratch.totals + (row + r) * value_width, parts[r],

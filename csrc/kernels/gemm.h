@@ -30,7 +30,53 @@ constexpr int panels_for(int rows) {
     return columns_for(rows) % kVectors ? kMaxPanels : columns_for(rows) / kVectors;
 }
 
-// `add` of the weights below is always inlined: called, it would keep sums in memory instead of registers.
+// Where panels lie. Those of a matrix lie one after another. In the cache every group of positions has its own address:
+// of keys a group is a panel, of values a chunk of the inputs of all panels.
+enum class Layout { matrix, keys, values };
+
+struct PanelSource {
+    Layout layout;
+    const uint32_t* const* starts;  // keys: of each panel, and of kMaxPanels more; values: of each chunk; else one
+    int64_t chunk_inputs;           // of every chunk but the last
+    int64_t inputs;                 // of all chunks
+    int64_t panel_words;            // from one panel to the next within a chunk
+
+    HEADRACE_SHARED const uint32_t* at(int64_t chunk, int64_t panel) const {
+        return layout == Layout::keys ? starts[panel] : starts[chunk] + panel * panel_words;
+    }
+
+    // What will be read soon after that. In a matrix a processor looks ahead by itself, but no further than a page of
+    // 4 kB, and begins anew with the next page: half a page ahead closes that gap. (Further was no better, a whole panel
+    // worse.) Through the cache it cannot look ahead: every group may lie in another page.
+    HEADRACE_SHARED const uint32_t* soon(int64_t chunk, int64_t panel, int64_t panels_beside) const {
+        if (layout == Layout::matrix) return at(chunk, panel) + 32 * kPanel;
+        if (layout == Layout::keys) return starts[panel + panels_beside];
+        const int64_t last = (inputs - 1) / chunk_inputs;
+        return at(chunk + 4 < last ? chunk + 4 : last, panel);
+    }
+};
+
+template <class Weights>
+inline void multiply_some(int64_t rows, const typename Weights::Operand* x, int64_t stride, const PanelSource& w,
+                          int64_t first_panel, int64_t num_panels, float* out, int64_t out_stride);
+
+// What weights below have whose products are made of vectors. `add` is always inlined: called, it would keep sums in memory
+// instead of registers.
+template <class Weights, class Operand_>
+struct OnVectors {
+    using Operand = Operand_;
+    static constexpr int kRowsAtOnce = kMaxRows;
+
+    // Panels to take at a time, so that their vectors are divided evenly.
+    static int64_t panels_at_once(int64_t rows) { return panels_for(static_cast<int>(rows)); }
+
+    // out[r][16 p + i] = x[r] times column i of panel p, for up to kRowsAtOnce rows.
+    static void multiply(int64_t rows, const Operand* x, int64_t stride, const PanelSource& w, int64_t first_panel,
+                         int64_t num_panels, float* out, int64_t out_stride) {
+        multiply_some<Weights>(rows, x, stride, w, first_panel, num_panels, out, out_stride);
+    }
+};
+
 template <int kRows, int kColumns>
 struct Sums {
     Float at[kRows][kColumns];
@@ -54,9 +100,7 @@ struct Columns {
     }
 };
 
-struct Float32Weights {
-    using Operand = float;
-
+struct Float32Weights : OnVectors<Float32Weights, float> {
     template <int kRows, int kColumns>
     HEADRACE_SHARED static void add(Sums<kRows, kColumns>& sums, const Columns<kRows, kColumns>& columns, const Operand* x,
                                     int64_t stride, int64_t inputs) {
@@ -77,9 +121,7 @@ struct Float32Weights {
 };
 
 // bfloat16 weights, float32 rows: halves of words are widened on the fly.
-struct WidenedWeights {
-    using Operand = float;
-
+struct WidenedWeights : OnVectors<WidenedWeights, float> {
     template <int kRows, int kColumns>
     HEADRACE_SHARED static void add(Sums<kRows, kColumns>& sums, const Columns<kRows, kColumns>& columns, const Operand* x,
                                     int64_t stride, int64_t inputs) {
@@ -127,9 +169,7 @@ struct WidenedWeights {
 
 #ifdef HEADRACE_BF16
 // bfloat16 weights and rows, two inputs in one instruction.
-struct PairWeights {
-    using Operand = uint16_t;
-
+struct PairWeights : OnVectors<PairWeights, uint16_t> {
     template <int kRows, int kColumns>
     HEADRACE_SHARED static void add(Sums<kRows, kColumns>& sums, const Columns<kRows, kColumns>& columns, const Operand* x,
                                     int64_t stride, int64_t inputs) {
@@ -158,36 +198,7 @@ struct PairWeights {
         }
     }
 };
-using BFloat16Weights = PairWeights;
-#else
-using BFloat16Weights = WidenedWeights;
 #endif
-
-// Where panels lie. Those of a matrix lie one after another. In the cache every group of positions has its own address:
-// of keys a group is a panel, of values a chunk of the inputs of all panels.
-enum class Layout { matrix, keys, values };
-
-struct PanelSource {
-    Layout layout;
-    const uint32_t* const* starts;  // keys: of each panel, and of kMaxPanels more; values: of each chunk; else one
-    int64_t chunk_inputs;           // of every chunk but the last
-    int64_t inputs;                 // of all chunks
-    int64_t panel_words;            // from one panel to the next within a chunk
-
-    HEADRACE_SHARED const uint32_t* at(int64_t chunk, int64_t panel) const {
-        return layout == Layout::keys ? starts[panel] : starts[chunk] + panel * panel_words;
-    }
-
-    // What will be read soon after that. In a matrix a processor looks ahead by itself, but no further than a page of
-    // 4 kB, and begins anew with the next page: half a page ahead closes that gap. (Further was no better, a whole panel
-    // worse.) Through the cache it cannot look ahead: every group may lie in another page.
-    HEADRACE_SHARED const uint32_t* soon(int64_t chunk, int64_t panel, int64_t panels_beside) const {
-        if (layout == Layout::matrix) return at(chunk, panel) + 32 * kPanel;
-        if (layout == Layout::keys) return starts[panel + panels_beside];
-        const int64_t last = (inputs - 1) / chunk_inputs;
-        return at(chunk + 4 < last ? chunk + 4 : last, panel);
-    }
-};
 
 // out[r][i] = x[r] times column i of kColumns vectors, of which `column` is the first.
 template <class Weights, int kRows, int kColumns>
@@ -263,13 +274,19 @@ inline void multiply_rows(const typename Weights::Operand* x, int64_t stride, co
     }
 }
 
-// The same for a number of rows, up to kMaxRows, that is known only now.
-template <class Weights, int kRows = kMaxRows>
-inline void multiply(int64_t rows, const typename Weights::Operand* x, int64_t stride, const PanelSource& w,
-                     int64_t first_panel, int64_t num_panels, float* out, int64_t out_stride) {
+// The same for a number of rows that is known only now.
+template <class Weights, int kRows>
+inline void multiply_up_to(int64_t rows, const typename Weights::Operand* x, int64_t stride, const PanelSource& w,
+                           int64_t first_panel, int64_t num_panels, float* out, int64_t out_stride) {
     if (rows == kRows) return multiply_rows<Weights, kRows>(x, stride, w, first_panel, num_panels, out, out_stride);
     if constexpr (kRows > 1)
-        multiply<Weights, kRows - 1>(rows, x, stride, w, first_panel, num_panels, out, out_stride);
+        multiply_up_to<Weights, kRows - 1>(rows, x, stride, w, first_panel, num_panels, out, out_stride);
+}
+
+template <class Weights>
+inline void multiply_some(int64_t rows, const typename Weights::Operand* x, int64_t stride, const PanelSource& w,
+                          int64_t first_panel, int64_t num_panels, float* out, int64_t out_stride) {
+    multiply_up_to<Weights, kMaxRows>(rows, x, stride, w, first_panel, num_panels, out, out_stride);
 }
 
 }  // namespace headrace::HEADRACE_NAMESPACE

@@ -3,8 +3,8 @@
 
 #include "../grid.h"
 #include "convert.h"
-#include "gemm.h"
 #include "math.h"
+#include "weights.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
 
@@ -33,10 +33,10 @@ inline LinearArgs begin_at_chunk(LinearArgs args, const Step& step) {
 template <class Weights, class Finish>
 inline void multiply_tile(const Operands& x, const Matrix& w, const TileRange& range, int64_t together, Finish finish) {
     using Operand = typename Weights::Operand;
-    alignas(64) float products[kMaxRows * kMaxPanels * kPanel];
+    alignas(64) float products[Weights::kRowsAtOnce * kMaxPanels * kPanel];
     const PanelSource source{Layout::matrix, &w.panels, w.in, w.in, w.panel_words()};
-    const int64_t rows = range.last_row - range.first_row, blocks = (rows + kMaxRows - 1) / kMaxRows;
-    const int64_t panels_beside = panels_for(static_cast<int>((rows + blocks - 1) / blocks));
+    const int64_t rows = range.last_row - range.first_row, blocks = (rows + Weights::kRowsAtOnce - 1) / Weights::kRowsAtOnce;
+    const int64_t panels_beside = Weights::panels_at_once((rows + blocks - 1) / blocks);
     const int64_t step = (panels_beside + together - 1) / together * together;
     for (int64_t panel = range.first_panel; panel < range.last_panel; panel += step) {
         const int64_t panels = range.last_panel - panel < step ? range.last_panel - panel : step;
@@ -44,7 +44,7 @@ inline void multiply_tile(const Operands& x, const Matrix& w, const TileRange& r
             const int64_t row = range.first_row + rows * block / blocks;
             const int64_t count = range.first_row + rows * (block + 1) / blocks - row;
             const Operand* first = static_cast<const Operand*>(x.data) + row * x.stride;
-            multiply<Weights>(count, first, x.stride, source, panel, panels, products, step * kPanel);
+            Weights::multiply(count, first, x.stride, source, panel, panels, products, step * kPanel);
             finish(row, count, panel, panels, products, step * kPanel);
         }
     }

@@ -1,9 +1,35 @@
 // What the processor can do at best, for benchmarks/roofline.py: nothing but multiply-adds, nothing but reading.
 #pragma once
 
-#include "gemm.h"
+#include "weights.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
+
+#ifdef HEADRACE_AMX
+
+constexpr int64_t kMultiplyAdds = 4 * kTileRows * kTileInputs * kPanel;  // in a round
+
+inline float multiply_adds(int64_t rounds) {
+    shape_tiles(2 * kTileRows);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    for (int64_t round = 0; round < rounds; ++round) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_release();
+    return 0.0f;
+}
+
+#else
 
 constexpr int64_t kMultiplyAdds = int64_t{kMaxAccumulators} * kLanes * (kHasPairProducts ? 2 : 1);  // in a round
 
@@ -29,6 +55,8 @@ inline float multiply_adds(int64_t rounds) {
     for (int i = 0; i < kMaxAccumulators; ++i) total = total + sums[i];
     return sum(total);
 }
+
+#endif
 
 inline float read_memory(const float* data, int64_t count) {
     Float sums[8];

@@ -1,4 +1,5 @@
-// AVX-512 for processors without it: the intrinsics of csrc/simd/avx512.h, each a loop over its lanes.
+// AVX-512 and AMX for processors without them: the intrinsics of csrc/simd/avx512.h and csrc/kernels/amx.h, each a loop over
+// its lanes.
 //
 // `make emulate` puts this file before every other in the AVX-512 kernels and in cpu.cpp, compiled for AVX2, so that the
 // conformance suite can run them on any machine. It is for their logic (tails, masks, tile shapes, packing) and for their
@@ -8,7 +9,10 @@
 // here shows as "inlining failed in call to always_inline '_mm512_...'": add it.
 #pragma once
 
+#include <cpuid.h>
 #include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
@@ -17,6 +21,9 @@
 // csrc/cpu.cpp asks for the features by name. A macro does not expand inside itself, so the builtin is still there.
 #define __builtin_cpu_supports(feature) \
     (__builtin_strncmp(feature, "avx512", 6) == 0 || __builtin_cpu_supports(feature))
+
+#define __get_cpuid_count(leaf, subleaf, a, b, c, d) (*(d) = ~0u, 1)
+#define syscall(...) 0L
 
 // In a namespace without a name: two instruction sets must not share a function, see test_native_build.py.
 namespace {
@@ -203,6 +210,58 @@ inline __m512 emulated_dpbf16_ps(__m512 acc, __m512bh a, __m512bh b) {
     });
 }
 
+// ---- AMX
+
+namespace emulated {
+
+struct Tile {
+    uint16_t row_bytes;
+    uint8_t rows;
+    uint32_t words[16][16];
+};
+thread_local Tile tiles[8];
+
+// TDPBF16PS sums the low halves and the high halves of all words apart from each other, each sum fused and subnormals zero.
+inline void multiply_tiles(Tile& sums, const Tile& a, const Tile& b) {
+    if (a.row_bytes / 4 != b.rows || a.rows != sums.rows || b.row_bytes != sums.row_bytes) __builtin_trap();
+    for (int m = 0; m < sums.rows; ++m)
+        for (int n = 0; n < sums.row_bytes / 4; ++n) {
+            float low = 0.0f, high = 0.0f;
+            for (int k = 0; k < b.rows; ++k) {
+                low = add_product(low, a.words[m][k] << 16, b.words[k][n] << 16);
+                high = add_product(high, a.words[m][k] & 0xffff0000u, b.words[k][n] & 0xffff0000u);
+            }
+            sums.words[m][n] = to_bits(flushed(flushed(from_bits(sums.words[m][n])) + flushed(low + high)));
+        }
+}
+
+}  // namespace emulated
+
+inline void emulated_tile_loadconfig(const void* shapes) {  // palette, first row, 14 bytes, then sizes
+    for (int tile = 0; tile < 8; ++tile) {
+        std::memset(&emulated::tiles[tile], 0, sizeof(emulated::Tile));
+        std::memcpy(&emulated::tiles[tile].row_bytes, static_cast<const char*>(shapes) + 16 + 2 * tile, 2);
+        std::memcpy(&emulated::tiles[tile].rows, static_cast<const char*>(shapes) + 48 + tile, 1);
+        if (emulated::tiles[tile].rows == 0 || emulated::tiles[tile].rows > 16) __builtin_trap();
+    }
+}
+inline void emulated_tile_release() { std::memset(emulated::tiles, 0, sizeof emulated::tiles); }
+inline void emulated_tile_zero(int tile) { std::memset(emulated::tiles[tile].words, 0, sizeof(emulated::tiles[tile].words)); }
+inline void emulated_tile_loadd(int tile, const void* from, int64_t stride) {
+    emulated_tile_zero(tile);
+    emulated::Tile& to = emulated::tiles[tile];
+    for (int row = 0; row < to.rows; ++row)
+        std::memcpy(to.words[row], static_cast<const char*>(from) + row * stride, to.row_bytes);
+}
+inline void emulated_tile_stored(int tile, void* to, int64_t stride) {
+    const emulated::Tile& from = emulated::tiles[tile];
+    for (int row = 0; row < from.rows; ++row)
+        std::memcpy(static_cast<char*>(to) + row * stride, from.words[row], from.row_bytes);
+}
+inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
+    emulated::multiply_tiles(emulated::tiles[sums], emulated::tiles[a], emulated::tiles[b]);
+}
+
 }  // namespace
 
 // Some are macros in the compiler's own header when it does not optimise.
@@ -211,6 +270,10 @@ inline __m512 emulated_dpbf16_ps(__m512 acc, __m512bh a, __m512bh b) {
 #undef _mm512_roundscale_ps
 #undef _mm512_slli_epi32
 #undef _mm512_srli_epi32
+#undef _tile_dpbf16ps
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_zero
 
 #define _mm512_add_epi32 emulated_add_epi32
 #define _mm512_add_ps emulated_add_ps
@@ -244,3 +307,9 @@ inline __m512 emulated_dpbf16_ps(__m512 acc, __m512bh a, __m512bh b) {
 #define _mm512_storeu_ps emulated_storeu_ps
 #define _mm512_storeu_si512 emulated_storeu_si512
 #define _mm512_sub_ps emulated_sub_ps
+#define _tile_dpbf16ps emulated_tile_dpbf16ps
+#define _tile_loadconfig emulated_tile_loadconfig
+#define _tile_loadd emulated_tile_loadd
+#define _tile_release emulated_tile_release
+#define _tile_stored emulated_tile_stored
+#define _tile_zero emulated_tile_zero

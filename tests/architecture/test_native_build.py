@@ -28,9 +28,15 @@ OBJECTS = {
 FORBIDDEN = {
     "scalar": re.compile(r"^v[a-z]|%[yz]mm"),  # x86-64 has no instruction with v- but verr and verw
     "avx2": re.compile(r"%zmm|%k[0-7]|%[xy]mm(1[6-9]|2\d|3[01])"),
-    "avx512": re.compile(r"^vdpbf16|^vcvtne"),
+    "avx512": re.compile(r"^vdpbf16|^vcvtne|%tmm"),
+    "avx512bf16": re.compile("%tmm"),
 }
-USES = {"avx2": re.compile("%ymm"), "avx512": re.compile("%zmm"), "avx512bf16": re.compile("^vdpbf16")}
+USES = {
+    "avx2": re.compile("%ymm"),
+    "avx512": re.compile("%zmm"),
+    "avx512bf16": re.compile("^vdpbf16"),
+    "amx": re.compile("^tdpbf16ps"),
+}
 
 
 def instructions(path: Path) -> list[str]:
