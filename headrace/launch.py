@@ -19,7 +19,6 @@ import contextlib
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -29,62 +28,27 @@ import msgspec
 from headrace.config.engine_config import EngineConfig
 from headrace.config.resolve import check_address, resolve
 from headrace.config.resolved import HeadraceConfig, ProcessConfig
-from headrace.contracts.codec import child_message_codec, launcher_message_codec
+from headrace.contracts.codec import child_message_codec
 from headrace.contracts.lifecycle import (
     ChildFailed,
     ChildMessage,
     ChildReady,
     ConnectTo,
     Drain,
-    LauncherMessage,
     Listening,
     PeerDied,
     Phase,
     Report,
 )
 from headrace.errors import ConfigError, StartupError
-from headrace.ipc.child import start_child
+from headrace.ipc.child_process import STOP_S, Child
 from headrace.ipc.run_dir import run_dir
 
 API_SERVER = "headrace.frontend.api_server"
 ENGINE_CORE = "headrace.core.engine_core_proc"
 
 LAST_WORDS_S = 1.5  # a dead engine's API server has this long to tell its clients
-STOP_S = 5.0  # a drained child has this long to end
 BACKLOG = 2048
-
-
-class Child:
-    """A running child and what it has said."""
-
-    def __init__(self, name: str, module: str, extra_fds: tuple[int, ...] = ()) -> None:
-        self.name = name
-        self.process, self.channel = start_child(module, name, extra_fds)
-        self.is_ready = False
-        self.failure: str | None = None
-
-    def send(self, message: LauncherMessage) -> None:
-        self.channel.send(launcher_message_codec().encode(message))
-
-    def wait(self, timeout: float) -> int | None:
-        """Its exit status, None if it still runs after `timeout` seconds."""
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-    def cause_of_death(self) -> str:
-        status = self.wait(STOP_S)
-        if self.failure is not None:
-            return f"{self.name}: {self.failure}"
-        if status is not None and status < 0:
-            return f"{self.name} was killed by {signal.Signals(-status).name}"
-        return f"{self.name} ended with status {status}"
 
 
 class Launcher:
