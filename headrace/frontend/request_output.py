@@ -1,10 +1,11 @@
-"""What a caller of `AsyncLLM` and `LLM` gets. Names are vLLM's."""
+"""What a caller of `AsyncLLM`, `LLMEngine` and `LLM` gets. Names are vLLM's."""
 
 from __future__ import annotations
 
 import msgspec
 
 from headrace.contracts.model_runner import TokenLogprobs
+from headrace.errors import RequestError
 
 
 class CompletionOutput(msgspec.Struct):
@@ -31,6 +32,7 @@ class RequestOutput(msgspec.Struct):
     outputs: list[CompletionOutput]
     finished: bool  # every choice has ended
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache had, for the choice with the most
+    error: RequestError | None = None  # of `LLMEngine.step`: why the request has failed
 
     def merge(self, later: RequestOutput, *, is_delta: bool) -> None:
         """Take in news that came after this and was not fetched yet."""
