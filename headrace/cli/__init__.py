@@ -9,6 +9,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "serve": "an OpenAI-compatible server",
     "generate": "tokens for prompts, without a server",
+    "chat": "talk with a model in the terminal",
     "plan": "where the memory would go, without loading anything",
     "doctor": "what this machine and this installation can do",
 }

@@ -10,9 +10,9 @@ from types import FrameType
 
 
 @contextmanager
-def held_interrupts() -> Iterator[Callable[[], bool]]:
+def held_interrupts(*, second_breaks_off: bool = True) -> Iterator[Callable[[], bool]]:
     """While inside, SIGINT breaks off nothing: the function that this gives says whether one came. A second one raises
-    `KeyboardInterrupt` wherever it falls, for an engine that does not come back.
+    `KeyboardInterrupt` wherever it falls, for an engine that does not come back, unless `second_breaks_off` is false.
 
     Only in the main thread, which is the one that Python interrupts, and where nobody else handles the signal."""
     if threading.current_thread() is not threading.main_thread() or (
@@ -24,7 +24,7 @@ def held_interrupts() -> Iterator[Callable[[], bool]]:
 
     def handle(signum: int, frame: FrameType | None) -> None:
         nonlocal came
-        if came:
+        if came and second_breaks_off:
             raise KeyboardInterrupt
         came = True
 
