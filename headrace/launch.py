@@ -16,16 +16,19 @@ moment for their last words and are killed; exit status 1. Of packages, only msg
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from headrace.config.engine_config import EngineConfig
+from headrace.config.model_files import find_model
 from headrace.config.resolve import check_address, resolve
 from headrace.config.resolved import HeadraceConfig, ProcessConfig
 from headrace.contracts.codec import child_message_codec
@@ -76,7 +79,10 @@ class Launcher:
                 self._address = sock.getsockname()
                 self._api = self._start("headrace-api-0", API_SERVER, (sock.fileno(),))
                 self._core = self._start("headrace-core-0", ENGINE_CORE)
-            self._config = self._resolve()
+            path = self._find_model()
+            if isinstance(path, int):
+                return path
+            self._config = self._resolve(path)
             process = ProcessConfig(config=self._config, run_dir=str(self._run_dir), index=0)
             for child in self._children:
                 child.channel.send(msgspec.msgpack.encode(process))
@@ -92,9 +98,24 @@ class Launcher:
         self._phases.append(Phase("launcher", f"start {name}", began, time.monotonic()))
         return child
 
-    def _resolve(self) -> HeadraceConfig:
+    def _find_model(self) -> Path | int:
+        """Where the model lies, once it is downloaded; or the exit status, if a signal came before."""
         began = time.monotonic()
-        config = resolve(self._settings)
+        found = find_model(self._settings.model, self._settings.revision)
+        if isinstance(found, Path):
+            return found
+        with found:
+            while True:
+                if self._signals.fileno() in select.select([self._signals.fileno(), found.fileno()], [], [])[0]:
+                    return self._on_start_signal()
+                path = found.take_reply()
+                if path is not None:
+                    self._phases.append(Phase("launcher", "ask the hub, download", began, time.monotonic()))
+                    return path
+
+    def _resolve(self, path: Path) -> HeadraceConfig:
+        began = time.monotonic()
+        config = resolve(self._settings, path)
         self._phases.append(Phase("launcher", "read model header, resolve settings", began, time.monotonic()))
         return config
 
@@ -145,17 +166,20 @@ class Launcher:
                 self._announce()
 
     def _on_signal(self) -> int | None:
+        if not all(child.is_ready for child in self._children):
+            return self._on_start_signal()
         signum = self._signals.recv(1)[0]
         if self._draining is not None:
             say("stopping at once")
-            return 128 + signum
-        if not all(child.is_ready for child in self._children):
-            say("stopped while starting")
             return 128 + signum
         say("draining: no new requests; what runs may finish. Once more to stop at once")
         timeout = self._config.server.shutdown_timeout
         self._drain(self._api, timeout, None if timeout is None else timeout + STOP_S)
         return None
+
+    def _on_start_signal(self) -> int:
+        say("stopped while starting")
+        return 128 + self._signals.recv(1)[0]
 
     def _drain(self, child: Child, timeout: float | None, deadline_s: float | None) -> None:
         """Tell a child to end; it is given up after `deadline_s` seconds."""

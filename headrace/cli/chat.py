@@ -215,6 +215,4 @@ def run(argv: Sequence[str]) -> int:
     except HeadraceError as error:
         print(f"headrace: error: {error.message}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     return 0

@@ -39,8 +39,6 @@ def run(argv: Sequence[str]) -> int:
     except HeadraceError as error:
         print(f"headrace: error: {error.message}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     for output in outputs:
         print(output.outputs[0].text)
     return 0
