@@ -30,12 +30,13 @@ def run(argv: Sequence[str]) -> int:
     params = sampling_params(args, DEFAULTS)
     from headrace.frontend.llm import LLM
 
+    use_tqdm = None if len(prompts) > 1 else False  # one prompt's bar would be empty until it is full
     try:
         llm = LLM(config=settings)
         if args.chat:
-            outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in prompts], params)
+            outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in prompts], params, use_tqdm=use_tqdm)
         else:
-            outputs = llm.generate(prompts, params)
+            outputs = llm.generate(prompts, params, use_tqdm=use_tqdm)
     except HeadraceError as error:
         print(f"headrace: error: {error.message}", file=sys.stderr)
         return 1

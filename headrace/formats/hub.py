@@ -14,6 +14,7 @@ where it does not answer the cache is used.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -21,7 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, cast
 
 import msgspec
 
@@ -131,6 +132,7 @@ class Download:
             env={"HF_HUB_VERBOSITY": "error", "HF_HUB_DISABLE_TELEMETRY": "1"} | os.environ,
             start_new_session=True,  # Ctrl-C is for us
         )
+        self._orders, self._replies = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
 
     def __enter__(self) -> Download:
         return self
@@ -143,13 +145,13 @@ class Download:
             process.kill()
 
     def fileno(self) -> int:
-        return self._stdout.fileno()
+        return self._replies.fileno()
 
     def take_reply(self) -> Path | None:
         """Wait for its next word. Returns the model's path when that is all, None if there is more to come.
 
         Raises `ConfigError`, and what `check` raises."""
-        line = self._stdout.readline()
+        line = self._replies.readline()
         if not line:
             raise ConfigError(f"the download of {self._model} ended with status {self._process.wait()}")
         reply = msgspec.json.decode(line, type=DownloadReply)
@@ -159,9 +161,9 @@ class Download:
         if reply.is_complete:
             return path
         self._check(path)
-        if self._process.stdin is not None:
-            self._process.stdin.write(b"\n")
-            self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it is gone, as its next word will show
+            self._orders.write(b"\n")
+            self._orders.flush()
         return None
 
     def wait(self) -> Path:
@@ -176,12 +178,6 @@ class Download:
         sys.stderr.write(f"headrace: {reply.error}; using {self._model} as it is in the cache: {self._cached}\n")
         sys.stderr.flush()
         return self._cached
-
-    @property
-    def _stdout(self) -> IO[bytes]:
-        if self._process.stdout is None:
-            raise ConfigError("the download has no output")
-        return self._process.stdout
 
 
 # ---- the cache ------------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ _SMALL_FILES = (
 )  # fmt: skip
 _SAFE_PART = re.compile(r"[^/\\\x00-\x1f]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_URL_PASSWORD = re.compile(r"//[^/@\s]*@")
 _HASH = re.compile(r"[0-9A-Za-z_-]+")
 
 
@@ -80,6 +81,7 @@ def _replies(request: DownloadRequest, go_on: threading.Event) -> Iterator[Downl
         token = get_token()
         if token:
             message = message.replace(token, "***")
+        message = _URL_PASSWORD.sub("//", message)
         return DownloadReply(error=message, flag=flag, is_out_of_reach=is_out_of_reach)
 
     try:

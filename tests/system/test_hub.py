@@ -304,6 +304,8 @@ def test_a_name_that_there_is_not(hub, capfd):
 def test_no_network_and_nothing_cached(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{unused_port()}")
     assert "cannot be reached" in error_of(NAME)
+    monkeypatch.setenv("HF_ENDPOINT", f"http://user:secret@127.0.0.1:{unused_port()}")
+    assert "secret" not in error_of(NAME)
 
 
 def test_a_gated_model(hub):

@@ -28,6 +28,14 @@ def test_a_bar_that_is_asked_for_counts_prompts_and_tokens(llm, capsys):
     assert "out " in bar
 
 
+def test_a_terminal_has_a_bar_unless_it_is_not_wanted(llm, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    llm.chat([{"role": "user", "content": "one"}])
+    assert "1/1" in capsys.readouterr().err
+    llm.chat([{"role": "user", "content": "one"}], use_tqdm=False)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("wish", [None, False])
 def test_no_bar_where_nobody_watches(llm, capsys, wish):
     llm.generate("one two", use_tqdm=wish)
