@@ -10,19 +10,21 @@ if TYPE_CHECKING:
     from headrace.contracts.sampling_params import SamplingParams
     from headrace.frontend.async_llm import AsyncLLM
     from headrace.frontend.llm import LLM
+    from headrace.frontend.llm_engine import LLMEngine
     from headrace.frontend.request_output import RequestOutput
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "LLM": "headrace.frontend.llm",
+    "LLMEngine": "headrace.frontend.llm_engine",
     "AsyncLLM": "headrace.frontend.async_llm",
     "SamplingParams": "headrace.contracts.sampling_params",
     "EngineConfig": "headrace.config.engine_config",
     "RequestOutput": "headrace.frontend.request_output",
 }
 
-__all__ = ["LLM", "AsyncLLM", "EngineConfig", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "AsyncLLM", "EngineConfig", "LLMEngine", "RequestOutput", "SamplingParams"]
 
 
 def __getattr__(name: str) -> object:

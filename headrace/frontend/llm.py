@@ -1,4 +1,4 @@
-"""`LLM`: the engine inside the caller's own process, for scripts and notebooks. Same input and output path as HTTP."""
+"""`LLM`: all answers to a list of prompts, for scripts and notebooks. Same input and output path as HTTP."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import Any
 import msgspec
 
 from headrace.config.engine_config import EngineConfig
-from headrace.config.resolve import resolve
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
-from headrace.errors import EngineError, InvalidParameterError
+from headrace.errors import InvalidParameterError
 from headrace.frontend.chat_prompt import ChatPrompt
 from headrace.frontend.core_client.client import EngineCoreClient
-from headrace.frontend.core_client.inproc import InprocClient
 from headrace.frontend.input_processor import InputProcessor, PreparedRequest, Prompt
-from headrace.frontend.iteration_stats import IterationStats
-from headrace.frontend.output_collector import RequestOutputCollector
-from headrace.frontend.output_processor import OutputProcessor, RequestState
+from headrace.frontend.interrupts import held_interrupts
+from headrace.frontend.llm_engine import LLMEngine
+from headrace.frontend.progress import make_progress
 from headrace.frontend.request_output import RequestOutput
 
 Conversation = Sequence[dict[str, Any]]
@@ -26,46 +24,49 @@ Conversation = Sequence[dict[str, Any]]
 class LLM:
     """`LLM("path/to/model.gguf").generate("Once upon a time")`. Not for several threads at the same time."""
 
-    def __init__(self, model: str = "", *, config: EngineConfig | None = None, **settings: Any) -> None:
-        """Load a model. `settings` are fields of `EngineConfig`; or give them all as `config`.
+    def __init__(
+        self, model: str = "", *, config: EngineConfig | None = None, multiprocess: bool = False, **settings: Any
+    ) -> None:
+        """Load a model. `settings` are fields of `EngineConfig`; or give them all as `config`. With `multiprocess` the
+        engine core runs in a process of its own, else in this one.
 
         Raises `StartupError` where the model cannot be loaded, `TypeError` for a setting that there is not."""
-        resolved = resolve(config or EngineConfig(model=model, **settings))
-        self.default_sampling_params = SamplingParams(**resolved.model.sampling_defaults)  # type: ignore[arg-type]
-        self._connect(InputProcessor.from_config(resolved), InprocClient(resolved))
+        self._wrap(LLMEngine(model, config=config, multiprocess=multiprocess, **settings))
 
     @classmethod
     def over(cls, input_processor: InputProcessor, client: EngineCoreClient) -> LLM:
         """An `LLM` over parts that exist already."""
         llm = cls.__new__(cls)
-        llm.default_sampling_params = SamplingParams()
-        llm._connect(input_processor, client)
+        llm._wrap(LLMEngine.over(input_processor, client))
         return llm
 
-    def _connect(self, input_processor: InputProcessor, client: EngineCoreClient) -> None:
-        self._input_processor = input_processor
-        self._output_processor = OutputProcessor(input_processor.tokenizer)
-        self._client = client
+    def _wrap(self, engine: LLMEngine) -> None:
+        self.llm_engine = engine
+        self.default_sampling_params = engine.default_sampling_params
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
         """Finish all prompts, in one batch, and return their outputs in the same order.
 
         A prompt is a text, a list of token ids or a `ChatPrompt`. `sampling_params` is for all, or a list with one for
-        each. Raises `InvalidParameterError` or another `RequestError` before anything runs if any prompt is at fault,
+        each. A progress bar goes to stderr if that is a terminal, or if `use_tqdm` is true, and not if it is false.
+
+        Raises `InvalidParameterError` or another `RequestError` before anything runs if any prompt is at fault,
         and a `RequestError` if one fails while it runs; the others are given up then."""
         prompt_list = _prompt_list(prompts)
         if sampling_params is None:
             sampling_params = self.default_sampling_params
         params_list = _params_list(sampling_params, len(prompt_list))
         prepared = [
-            self._input_processor.process(prompt, params, str(place))
+            self.llm_engine.prepare(str(place), prompt, params)
             for place, (prompt, params) in enumerate(zip(prompt_list, params_list, strict=True))
         ]
-        return self._run(prepared)
+        return self._run(prepared, use_tqdm)
 
     def chat(
         self,
@@ -75,6 +76,7 @@ class LLM:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
         """`generate` for one conversation, or a list of them, with messages as the OpenAI API has them.
 
@@ -85,31 +87,32 @@ class LLM:
             ChatPrompt(conversation, add_generation_prompt, continue_final_message, chat_template_kwargs or {})
             for conversation in conversations
         ]
-        return self.generate(prompts, sampling_params)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def shutdown(self) -> None:
-        """Free the model and the KV cache."""
-        self._client.shutdown()
+        """Free the model and the KV cache, and end the engine core's process if it has one."""
+        self.llm_engine.shutdown()
 
-    def _run(self, prepared: Sequence[PreparedRequest]) -> list[RequestOutput]:
-        stats = IterationStats()  # nobody reads it here
-        states: list[RequestState] = []
+    def _run(self, prepared: Sequence[PreparedRequest], use_tqdm: bool | None) -> list[RequestOutput]:
+        engine = self.llm_engine
+        outputs: dict[str, RequestOutput] = {}
+        progress = make_progress(len(prepared), use_tqdm)
         try:
-            for request in prepared:
-                collector = RequestOutputCollector(OutputKind.FINAL_ONLY)
-                states.append(self._output_processor.add_request(request, collector))
-                for core_request in request.core_requests:
-                    self._client.add_request(core_request)
-            while self._output_processor.has_unfinished_requests:
-                message = self._client.get_output()
-                to_abort = self._output_processor.process_outputs(message.outputs, stats)
-                if to_abort:
-                    self._client.abort_requests(to_abort)
-            return [_final_output(state) for state in states]
+            with held_interrupts() as interrupted:
+                for request in prepared:
+                    engine.add_prepared(request)
+                while engine.has_unfinished_requests():
+                    for output in engine.step():
+                        if output.error is not None:
+                            raise output.error
+                        outputs[output.request_id] = output
+                    progress.update(len(outputs), engine.step_stats)
+                    if interrupted():
+                        raise KeyboardInterrupt
+            return [outputs[request.label] for request in prepared]
         finally:
-            self._client.abort_requests(
-                [request_id for state in states for request_id in self._output_processor.abort_request(state, stats)]
-            )
+            progress.close()
+            engine.abort_request([request.label for request in prepared])
 
 
 def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -127,11 +130,3 @@ def _params_list(params: SamplingParams | Sequence[SamplingParams], num_prompts:
             f"There are {num_prompts} prompts, but {len(given)} sampling_params.", param="sampling_params"
         )
     return [msgspec.structs.replace(one, output_kind=OutputKind.FINAL_ONLY) for one in given]
-
-
-def _final_output(state: RequestState) -> RequestOutput:
-    """Raises the `RequestError` that ended the request."""
-    output = state.collector.take()
-    if output is None:
-        raise EngineError("The engine has ended a request without an answer.")
-    return output

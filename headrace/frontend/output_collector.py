@@ -7,10 +7,19 @@ never grows beyond one answer, and the handler never waits for a reader.
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from headrace.contracts.sampling_params import OutputKind
 from headrace.errors import RequestError
 from headrace.frontend.request_output import RequestOutput
+
+
+class OutputSink(Protocol):
+    """What the output processor needs of it."""
+
+    def put(self, output: RequestOutput) -> None: ...
+
+    def fail(self, error: RequestError) -> None: ...
 
 
 class RequestOutputCollector:

@@ -25,7 +25,7 @@ from headrace.errors import (
 from headrace.frontend.detokenizer import Detokenizer, IncrementalDetokenizer, NoDetokenizer
 from headrace.frontend.input_processor import PreparedRequest
 from headrace.frontend.iteration_stats import FinishedRequestStats, IterationStats
-from headrace.frontend.output_collector import RequestOutputCollector
+from headrace.frontend.output_collector import OutputSink
 from headrace.frontend.request_output import CompletionOutput, RequestOutput
 from headrace.frontend.stop_strings import make_stop_matcher
 from headrace.frontend.tokenizer.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ _ENGINE_REFUSALS: dict[str | None, type[RequestError]] = {
 class RequestState:
     """A request with its choices; ends when the last of them has ended."""
 
-    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer, collector: RequestOutputCollector) -> None:
+    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer, collector: OutputSink) -> None:
         self.prepared = prepared
         self.collector = collector
         self.num_cached_tokens = 0
@@ -174,7 +174,7 @@ class OutputProcessor:
     def has_unfinished_requests(self) -> bool:
         return bool(self._choices)
 
-    def add_request(self, prepared: PreparedRequest, collector: RequestOutputCollector) -> RequestState:
+    def add_request(self, prepared: PreparedRequest, collector: OutputSink) -> RequestState:
         state = RequestState(prepared, self._tokenizer, collector)
         self._choices.update((choice.request_id, choice) for choice in state.choices)
         return state

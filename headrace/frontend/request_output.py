@@ -1,10 +1,11 @@
-"""What a caller of `AsyncLLM` and `LLM` gets. Names are vLLM's."""
+"""What a caller of `AsyncLLM`, `LLMEngine` and `LLM` gets. Names are vLLM's."""
 
 from __future__ import annotations
 
 import msgspec
 
 from headrace.contracts.model_runner import TokenLogprobs
+from headrace.errors import RequestError
 
 
 class CompletionOutput(msgspec.Struct):
@@ -33,6 +34,7 @@ class RequestOutput(msgspec.Struct):
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache had, for the choice with the most
     # One for each of `prompt_token_ids`, where the request wants them; None for the first, which nothing comes before.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    error: RequestError | None = None  # of `LLMEngine.step`: why the request has failed
 
     def merge(self, later: RequestOutput, *, is_delta: bool) -> None:
         """Take in news that came after this and was not fetched yet."""

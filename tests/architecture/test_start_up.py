@@ -59,7 +59,7 @@ def test_public_names_are_lazy(repository: Path) -> None:
 
 
 def test_public_names_exist() -> None:
-    assert {"LLM", "AsyncLLM", "SamplingParams", "EngineConfig", "RequestOutput"} <= set(headrace.__all__)
+    assert {"LLM", "LLMEngine", "AsyncLLM", "SamplingParams", "EngineConfig", "RequestOutput"} <= set(headrace.__all__)
     for name in headrace.__all__:
         assert getattr(headrace, name).__name__ == name
 

@@ -236,7 +236,9 @@ def test_names_that_are_no_model(tmp_path: Path) -> None:
     other.write_bytes(b"")
     with pytest.raises(ConfigError, match="neither a folder nor a"):
         locate_model(str(other))
-    with pytest.raises(ConfigError, match="no file or folder 'org/model'"):
+    with pytest.raises(ConfigError, match=r"no file or folder 'models/none\.gguf'"):
+        locate_model("models/none.gguf")
+    with pytest.raises(ConfigError, match=r"org/model is not in .*HF_HUB_OFFLINE"):
         locate_model("org/model")
 
 

@@ -86,14 +86,14 @@ def test_a_prompt_at_fault_is_refused_before_anything_runs(llm):
     offline = llm()
     with pytest.raises(InvalidParameterError):
         offline.generate(["fine", ""])
-    assert not offline._client.seen
+    assert not offline.llm_engine._client.seen
 
 
 def test_a_request_that_fails_gives_up_the_others_and_leaves_nothing(llm):
     offline = llm(refuses=41)
     with pytest.raises(KVCapacityError, match="Too large"):
         offline.generate([[40] * 9, [41]])
-    assert not offline._client.running
+    assert not offline.llm_engine._client.running
     assert offline.generate([[40]])[0].outputs[0].token_ids == [40]
 
 
