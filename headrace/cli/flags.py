@@ -28,6 +28,7 @@ SERVER_FIELDS = (
     "served_model_name",
     "api_key",
     "max_queued_requests",
+    "output_chunk_size",
 )
 
 

@@ -108,6 +108,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float,
         Meta(gt=0, description="Seconds without a sign of life from a busy engine after which /health answers 503."),
     ] = 60.0
+    output_chunk_size: Annotated[
+        Positive,
+        Meta(description="Outputs of a step that the API server takes in before other tasks get their turn."),
+    ] = 128
     check_invariants: Annotated[
         bool,
         Meta(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+import msgspec
 import pytest
 
 from headrace.contracts.engine import EngineCoreOutput
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import EngineDeadError, InvalidParameterError
-from headrace.frontend.async_llm import OUTPUT_CHUNK_SIZE
 from headrace.frontend.http.merge import merge
-from tests.unit.frontend.serving import Server
+from tests.unit.frontend.serving import Server, run_scenario
 
 DELTA = SamplingParams(output_kind=OutputKind.DELTA)
 
@@ -63,26 +63,32 @@ def test_h01_cancelling_the_task_that_waits_aborts(run):
     run(scenario)
 
 
-def test_a_wide_step_is_taken_in_without_holding_up_others(run):
+@pytest.mark.parametrize("chunk_size", [1, 32, 128])
+def test_p13_a_wide_step_is_taken_in_by_chunks_and_readers_have_their_turn_between(config, input_processor, chunk_size):
+    """100 outputs in one step: the readers of the first chunk have their news before the second is looked at."""
+    width, num_woken = 100, []
+
     async def scenario(server: Server) -> None:
         server.engine.holds = lambda request: True
-        width = 3 * OUTPUT_CHUNK_SIZE
-        readers = [asyncio.ensure_future(anext(server.llm.generate([40], DELTA))) for _ in range(width)]
+        take_in = server.llm._output_processor.process_outputs
+
+        def count_then_take_in(outputs, stats):
+            num_woken.append(sum(reader.done() for reader in readers))
+            return take_in(outputs, stats)
+
+        server.llm._output_processor.process_outputs = count_then_take_in
+        streams = [server.llm.generate([40], DELTA) for _ in range(width)]
+        readers = [asyncio.ensure_future(anext(stream)) for stream in streams]
         await server.engine.until(lambda engine: len(engine.requests) == width)
-        done_at_first_wake = 0
-
-        async def watch() -> None:
-            nonlocal done_at_first_wake
-            await readers[0]
-            done_at_first_wake = sum(reader.done() for reader in readers)
-
-        watcher = asyncio.ensure_future(watch())
         server.engine.send(*(EngineCoreOutput(request_id, 0, [40]) for request_id in server.engine.requests))
-        await asyncio.gather(*readers, watcher)
-        assert done_at_first_wake < width
+        await asyncio.gather(*readers)
         assert all(reader.result().outputs[0].token_ids == [40] for reader in readers)
+        assert num_woken == list(range(0, width, chunk_size))
+        for stream in streams:
+            await stream.aclose()
 
-    run(scenario)
+    server_config = msgspec.structs.replace(config.server, output_chunk_size=chunk_size)
+    run_scenario(msgspec.structs.replace(config, server=server_config), input_processor, scenario, lambda request: ())
 
 
 def test_shutting_down_ends_every_stream(run):
