@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
+from headrace.config.limits import Limits
 from headrace.contracts.engine import EngineCoreOutput
+from headrace.frontend.http.errors import ErrorBody
+from headrace.frontend.http.field_docs import FIELDS, STRUCTS, TOGETHER, bounds_of
+from headrace.frontend.http.openai.protocol import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+    Completion,
+    CompletionRequest,
+    ModelList,
+)
+from headrace.frontend.http.operations import Version
+from headrace.frontend.http.tokenize import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
 from tests.unit.frontend.serving import Server
 
 METRIC_NAMES = {
@@ -128,9 +143,38 @@ def test_j11_a_request_without_a_first_token_leaves_no_time_to_it(run):
 
 def test_openapi_describes_the_bodies(run):
     async def scenario(server: Server) -> None:
-        schema = (await server.client.get("/openapi.json")).json()
-        body = schema["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        document = (await server.client.get("/openapi.json")).json()
+        post = document["paths"]["/v1/chat/completions"]["post"]
+        body = post["requestBody"]["content"]["application/json"]["schema"]
         assert body == {"$ref": "#/components/schemas/ChatCompletionRequest"}
-        assert "messages" in schema["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+        assert post["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}
+        assert post["responses"].keys() == {"200", "400", "404", "413", "431", "500", "503"}
+        n = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]["n"]
+        assert (n["minimum"], n["maximum"], n["anyOf"]) == (1, 128, [{"type": "integer"}, {"type": "null"}])
 
     run(scenario)
+
+
+def test_openapi_has_words_for_every_route_struct_and_field(run):
+    async def scenario(server: Server) -> None:
+        document = (await server.client.get("/openapi.json")).json()
+        assert all(operation["summary"] for path in document["paths"].values() for operation in path.values())
+        for name, struct in document["components"]["schemas"].items():
+            assert struct["description"], name
+            for field, kind in struct["properties"].items():
+                assert kind["description"].endswith("."), (name, field)
+
+    run(scenario)
+
+
+def test_openapi_names_no_field_that_there_is_not():
+    """Words and bounds are by name: one that was renamed must not stay behind."""
+    schemas = msgspec.json.schema_components([
+        ChatCompletionRequest, ChatCompletion, ChatCompletionChunk, CompletionRequest, Completion, ModelList, Version,
+        ErrorBody, TokenizeRequest, Tokenized, DetokenizeRequest, Detokenized,
+    ])[1]  # fmt: skip
+    fields = [(struct, field) for struct, schema in schemas.items() for field in schema["properties"]]
+    names = {field for _, field in fields} | {f"{struct}.{field}" for struct, field in fields}
+    bounds = bounds_of(Limits(vocab_size=10, max_model_len=10), ("demo",), has_priorities=True)
+    assert FIELDS.keys() | bounds.keys() <= names
+    assert STRUCTS.keys() | TOGETHER.keys() <= schemas.keys()

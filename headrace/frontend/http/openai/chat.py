@@ -71,6 +71,8 @@ class ChatCompletions:
         max_tokens = chat.max_tokens
         if chat.max_completion_tokens is not None:
             check_integer("max_completion_tokens", chat.max_completion_tokens, 1, MAX_COUNT)
+            if max_tokens is not None:  # it does not count, but what is wrong is told
+                check_integer("max_tokens", max_tokens, 1, MAX_COUNT)
             max_tokens = chat.max_completion_tokens
         num_top = chat.top_logprobs or 0
         check_integer("top_logprobs", num_top, 0, self._limits.max_logprobs)

@@ -152,7 +152,7 @@ def _split_prompts(prompt: str | list[Any]) -> list[str | list[int]]:
         return [prompt]
     if not prompt:
         raise InvalidParameterError("The prompt is empty.", param="prompt")
-    if isinstance(prompt[0], int):
+    if isinstance(prompt[0], int | float):
         return [prompt]
     kind = type(prompt[0])
     if kind not in (str, list) or any(type(entry) is not kind for entry in prompt):

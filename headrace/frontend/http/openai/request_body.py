@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.contracts.sampling_params import OutputKind, SamplingParams
+from headrace.config.limits import MAX_LOGIT_BIAS
+from headrace.contracts.sampling_params import OutputKind, SamplingParams, check_count
 from headrace.errors import InvalidParameterError, ModelNotFoundError
 from headrace.frontend.http.openai.protocol import GenerationRequest, ModelRequest, PromptTokensDetails, Usage
 from headrace.frontend.http.openai.unsupported import Neutral, refuse_unsupported, warn_of_misspelt
@@ -18,6 +19,8 @@ from headrace.frontend.tokenizer.tokenizer import Tokenizer
 
 M = TypeVar("M", bound=ModelRequest)
 R = TypeVar("R", bound=GenerationRequest)
+
+MAX_NESTING = 128  # lists and objects around a value; a tool's JSON schema has some twenty
 
 _SAMPLING_FIELDS = (
     "n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "skip_special_tokens",
@@ -44,12 +47,28 @@ def parse_body(body: bytes | bytearray, kind: type[M], neutral: Neutral, models:
     refuse_unsupported(fields, neutral)
     warn_of_misspelt(fields, kind.__struct_fields__, neutral)
     try:
-        request = msgspec.convert(fields, kind)
+        request = _convert(fields, kind)
     except (msgspec.ValidationError, OverflowError) as error:
         raise _invalid_field(str(error)) from None
     if request.model and request.model not in models:
         raise ModelNotFoundError("There is no such model here; GET /v1/models lists what there is.", param="model")
     return request
+
+
+def _convert(fields: dict[str, object], kind: type[M]) -> M:
+    """16.0 is an integer to JSON Schema, and some languages write one so; to msgspec it is none."""
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+    return msgspec.convert({name: _whole_numbers(value) for name, value in fields.items()}, kind)
+
+
+def _whole_numbers(value: object) -> object:
+    if isinstance(value, list):
+        return [int(entry) if isinstance(entry, float) and entry.is_integer() else entry for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def sampling_params_of(
@@ -74,6 +93,7 @@ def sampling_params_of(
 
 
 def _bias_by_id(logit_bias: dict[str, float]) -> dict[int, float]:
+    check_count("logit_bias", logit_bias, MAX_LOGIT_BIAS)  # before the keys are looked at
     if not all(_TOKEN_ID.fullmatch(key) for key in logit_bias):
         raise InvalidParameterError(
             'logit_bias must map token ids, as strings of digits, to numbers, such as {"50": -100}.', param="logit_bias"
@@ -100,15 +120,29 @@ def wants_usage(request: GenerationRequest) -> bool:
 
 
 def _decode(body: bytes | bytearray) -> dict[str, object]:
+    too_deep = InvalidParameterError(f"The body may be nested at most {MAX_NESTING} deep.")
     try:
         fields = msgspec.json.decode(body)
-    except RecursionError:
-        raise InvalidParameterError("The body is nested too deeply.") from None
+    except RecursionError:  # how deep that is depends on the version of Python
+        raise too_deep from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InvalidParameterError("The body is not valid JSON.") from None
     if not isinstance(fields, dict):
         raise InvalidParameterError("The body must be a JSON object.")
+    if body.count(b"[") + body.count(b"{") > MAX_NESTING and not _is_nested_within(fields, MAX_NESTING):
+        raise too_deep
     return fields
+
+
+def _is_nested_within(fields: dict[str, object], depth: int) -> bool:
+    """Whether there are at most `depth` lists and objects around anything in it. Level by level: no recursion."""
+    level: list[Any] = [fields]
+    for _ in range(depth):
+        entries = (value.values() if type(value) is dict else value for value in level)
+        level = [entry for inner in entries for entry in inner if type(entry) in (list, dict)]
+        if not level:
+            return True
+    return False
 
 
 def _invalid_field(description: str) -> InvalidParameterError:
