@@ -100,6 +100,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Annotated[int, Meta(ge=0)],
         Meta(description="Most requests that wait beside --max-num-seqs running ones; others get status 503."),
     ] = 4096
+    client_timeout: Annotated[
+        float,
+        Meta(gt=0, description="Seconds that a client may neither send more of its request nor take of its answer."),
+    ] = 60.0
     shutdown_timeout: Annotated[
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="Seconds that running requests get to finish after SIGTERM. Default: as long as they take."),

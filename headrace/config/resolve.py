@@ -162,6 +162,7 @@ def _server(config: EngineConfig) -> ServerConfig:
     return ServerConfig(
         host=config.host,
         port=config.port,
+        client_timeout=config.client_timeout,
         shutdown_timeout=config.shutdown_timeout,
         ipc_transport=config.ipc_transport,
         health_timeout=config.health_timeout,

@@ -23,7 +23,10 @@ EVENT_STREAM = "text/event-stream"
 
 # Whatever the route: bytes that are no HTTP, headers without end, a fault of ours.
 _ANYWHERE = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HTTPStatus.INTERNAL_SERVER_ERROR)
-_WITH_BODY = (HTTPStatus.NOT_FOUND, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.SERVICE_UNAVAILABLE)
+_WITH_BODY = (
+    HTTPStatus.NOT_FOUND, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)  # fmt: skip
 
 
 class Doc(msgspec.Struct, frozen=True):

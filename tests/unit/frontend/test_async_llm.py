@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 
 import msgspec
@@ -133,6 +134,8 @@ class Connection:
             "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "scheme": "http",
             "headers": [(b"content-type", b"application/json")], "client": ("test", 1), "server": ("test", 80),
         }  # fmt: skip
+        self.takes = asyncio.Event()  # whether the client reads
+        self.takes.set()
         self.task = asyncio.ensure_future(server.app(scope, self._receive, self._send))
 
     def hang_up(self) -> None:
@@ -150,6 +153,7 @@ class Connection:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: dict) -> None:
+        await self.takes.wait()
         self.sent.append(message)
         self._got_more.set()
 
@@ -199,6 +203,46 @@ def test_h01_a_client_that_goes_away_while_the_engine_loads_is_forgotten(run):
         assert not server.engine.seen
 
     run(scenario, is_ready=False)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_what_waits_for_a_client_that_does_not_read_is_one_event(run, tokenizer, path):
+    """The engine goes on, and nothing piles up: all that came meanwhile is merged."""
+    (token,) = tokenizer.encode(" word", add_special_tokens=False)
+    num_tokens = 200
+
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        body = {
+            "prompt": "Hi",
+            "messages": [{"role": "user", "content": "Hi"}],
+            "stream": True,
+            "max_tokens": num_tokens,
+        }
+        connection = Connection(server, path, json.dumps(body).encode())
+        await server.engine.until(lambda engine: bool(engine.requests))
+        (request,) = server.engine.requests.values()
+        connection.takes.clear()
+        server.engine.answer(request)
+        while server.llm.metrics.totals[1] < num_tokens:
+            await asyncio.sleep(0)
+        assert not connection.sent
+        connection.takes.set()
+        await connection.task
+        data = b"".join(message.get("body", b"") for message in connection.sent)
+        texts = [piece for event in data.split(b"\n\n") if (piece := text_of(event))]
+        assert "".join(texts) == " word" * num_tokens
+        assert len(texts) <= 2  # what was being sent, and the rest
+
+    run(scenario, lambda request: [token] * num_tokens)
+
+
+def text_of(event: bytes) -> str:
+    """What an event of a stream has of the text."""
+    if not event or event.endswith(b"[DONE]"):
+        return ""
+    (choice,) = json.loads(event[6:])["choices"]
+    return choice["text"] if "text" in choice else choice["delta"].get("content", "")
 
 
 # ---- merging

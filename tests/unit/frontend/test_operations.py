@@ -148,7 +148,7 @@ def test_openapi_describes_the_bodies(run):
         body = post["requestBody"]["content"]["application/json"]["schema"]
         assert body == {"$ref": "#/components/schemas/ChatCompletionRequest"}
         assert post["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}
-        assert post["responses"].keys() == {"200", "400", "404", "413", "431", "500", "503"}
+        assert post["responses"].keys() == {"200", "400", "404", "408", "413", "431", "500", "503"}
         n = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]["n"]
         assert (n["minimum"], n["maximum"], n["anyOf"]) == (1, 128, [{"type": "integer"}, {"type": "null"}])
 
