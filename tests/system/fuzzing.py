@@ -59,6 +59,7 @@ TOGETHER = {
     "logit_bias": "ids beyond the vocabulary",
     "continue_final_message": "the last message is not the assistant's, or an answer is to begin",
 }
+MESSAGES_ONLY = ("messages", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 NO_TOKENS = "The prompt is empty."  # the vocabulary has nothing for some control characters
 ANSWER_TOKENS, CHOICES, PROMPTS = 12, 3, 4  # of generated requests that ask for more than that
 
@@ -73,7 +74,7 @@ def fuzz(url: str, label: str, num_examples: int, seed: int = 0) -> Counter[str]
 
         def judge(case: Case) -> None:
             if case.meta.generation.mode.is_positive:
-                _shorten(case)
+                _make_handy(case)
             response = case.call(session=session, timeout=PATIENCE_S)
             case.validate_response(response, checks=CHECKS)
             _was_answered(case, response)
@@ -108,9 +109,11 @@ def _send_random(cases: object, judge: Callable[[Case], None], num_examples: int
     hypothesis.seed(seed)(settings(hypothesis.given(case=cases)(judge)))()
 
 
-def _shorten(case: Case) -> None:
-    """A request that asks for a lot asks for less: thousands of them have to be answered."""
+def _make_handy(case: Case) -> None:
+    """A lawful request that asks for a lot asks for less: thousands of them have to be answered."""
     body = case.body
+    if case.path == "/tokenize":
+        case.body = _either_prompt_or_messages(body)
     if not isinstance(body, dict) or not case.path.startswith("/v1/"):
         return
     for name in ("max_tokens", "max_completion_tokens"):
@@ -127,6 +130,15 @@ def _shorten(case: Case) -> None:
     if isinstance(body.get("prompt"), list) and not isinstance(body["prompt"][0], int):
         body["prompt"] = body["prompt"][:PROMPTS]
     case.body = body
+
+
+def _either_prompt_or_messages(body: dict) -> dict:
+    """/tokenize wants one of them, and some fields belong to the other."""
+    messages = body.get("messages")
+    if messages and len(messages) % 2:
+        return {name: value for name, value in body.items() if name not in ("prompt", "add_special_tokens")}
+    texts_only = {name: value for name, value in body.items() if name not in MESSAGES_ONLY}
+    return texts_only | {"prompt": body.get("prompt") or "x"}
 
 
 def _was_answered(case: Case, response: requests.Response) -> None:

@@ -2,7 +2,8 @@
 
 Names and types are the structs'. A field means the same wherever it is, unless there is an entry `Struct.field`. Bounds
 are those that the routes check, as JSON Schema has them; tests send what keeps them and what breaks them. What depends
-on several fields (`min_tokens` beside `max_tokens`, a prompt beside the context) is said in words only.
+on several fields (`min_tokens` beside `max_tokens`, a prompt beside the context) is said in words only: programs that
+generate requests from it choke on much less.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ FIELDS = {
     "CompletionRequest.logprobs": "How many most probable tokens are told at each place, beside the sampled one.",
     "TokenizeRequest.prompt": "A text. Either this or `messages`.",
     "TokenizeRequest.messages": "A conversation. Either this or `prompt`.",
-    "add_special_tokens": "Only with `prompt`: add what the model expects around a text. Default: true.",
+    "add_special_tokens": "true only with `prompt`: add what the model expects around a text. Default: true.",
     "TokenizeRequest.add_generation_prompt": "Only with `messages`: begin the assistant's answer. Default: true.",
     "TokenizeRequest.continue_final_message": "Only with `messages`: leave the last one, the assistant's, open.",
     "TokenizeRequest.chat_template_kwargs": "Only with `messages`: switches of the chat template.",
@@ -207,32 +208,6 @@ def bounds_of(limits: Limits, models: Collection[str], *, has_priorities: bool) 
         "DetokenizeRequest.tokens": token_ids | {"minItems": 0, "maxItems": limits.max_model_len},
     }
 
-
-# What several fields must be like together, where that can be said.
-TOGETHER: dict[str, Schema] = {
-    "TokenizeRequest": {
-        "oneOf": [
-            {
-                "required": ["prompt"],
-                "properties": {
-                    "prompt": {"type": "string"},
-                    "messages": {"type": "null"},
-                    "add_generation_prompt": {"enum": [False, None]},
-                    "continue_final_message": {"enum": [False, None]},
-                    "chat_template_kwargs": {"maxProperties": 0},
-                },
-            },
-            {
-                "required": ["messages"],
-                "properties": {
-                    "messages": {"type": "array"},
-                    "prompt": {"type": "null"},
-                    "add_special_tokens": {"enum": [False, None]},
-                },
-            },
-        ]
-    }
-}
 
 _NOT_BLANK = r"[^\s\x1c-\x1f\x85]"  # what Python's str.strip leaves something of
 _TEMPLATE_SWITCH: Schema = {

@@ -125,7 +125,7 @@ def _event_schema(event: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _schemas(docs: list[Doc], config: HeadraceConfig) -> dict[str, Any]:
     """Every struct, with its bounds and words."""
-    from headrace.frontend.http.field_docs import STRUCTS, TOGETHER, bounds_of, description_of
+    from headrace.frontend.http.field_docs import STRUCTS, bounds_of, description_of
 
     structs = {struct: None for doc in docs for struct in (doc.request, doc.answer, doc.event, ErrorBody) if struct}
     _, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
@@ -139,7 +139,6 @@ def _schemas(docs: list[Doc], config: HeadraceConfig) -> dict[str, Any]:
                 kind.update(bounds.get(f"{name}.{field}", bounds.get(field, {})))
             kind["description"] = description_of(name, field)
         if name in requests:
-            schema.update(TOGETHER.get(name, {}))
             for field, values in requests[name].neutral.items():
                 schema["properties"][field] = {
                     "enum": [*values, None],

@@ -9,7 +9,7 @@ import msgspec
 from headrace.config.limits import Limits
 from headrace.contracts.engine import EngineCoreOutput
 from headrace.frontend.http.errors import ErrorBody
-from headrace.frontend.http.field_docs import FIELDS, STRUCTS, TOGETHER, bounds_of
+from headrace.frontend.http.field_docs import FIELDS, STRUCTS, bounds_of
 from headrace.frontend.http.openai.protocol import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -177,4 +177,4 @@ def test_openapi_names_no_field_that_there_is_not():
     names = {field for _, field in fields} | {f"{struct}.{field}" for struct, field in fields}
     bounds = bounds_of(Limits(vocab_size=10, max_model_len=10), ("demo",), has_priorities=True)
     assert FIELDS.keys() | bounds.keys() <= names
-    assert STRUCTS.keys() | TOGETHER.keys() <= schemas.keys()
+    assert STRUCTS.keys() <= schemas.keys()

@@ -55,7 +55,7 @@ class ChatCompletions:
 
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
-        chat = parse_request(body, ChatCompletionRequest, CHAT, self._models)
+        chat = await parse_request(body, ChatCompletionRequest, CHAT, self._models)
         params = self._sampling_params(chat)
         prepared = await self._llm.prepare(_prompt(chat), params, scheduling=scheduling_of(chat))
         logprobs = logprobs_reader(self._llm.tokenizer, chat, params)

@@ -55,7 +55,7 @@ class Completions:
 
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
-        completion = parse_request(body, CompletionRequest, COMPLETIONS, self._models)
+        completion = await parse_request(body, CompletionRequest, COMPLETIONS, self._models)
         params = sampling_params_of(completion, self._defaults, completion.max_tokens, completion.logprobs)
         params.check(self._limits)
         scheduling = scheduling_of(completion)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import re
 from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +23,9 @@ from headrace.frontend.tokenizer.tokenizer import Tokenizer
 M = TypeVar("M", bound=ModelRequest)
 R = TypeVar("R", bound=GenerationRequest)
 
+MAX_BYTES_AT_ONCE = (
+    2**16
+)  # of a body that the event loop itself reads, in a millisecond or less; larger ones have a thread
 MAX_NESTING = 128  # lists and objects around a value; a tool's JSON schema has some twenty
 
 _SAMPLING_FIELDS = (
@@ -31,18 +37,24 @@ _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 _MISSING_FIELD = re.compile(r"missing required field `(\w+)`")
 
 
-def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral, models: Collection[str]) -> R:
+async def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral, models: Collection[str]) -> R:
     """`parse_body` for a request that asks for an answer."""
-    request = parse_body(body, kind, neutral, models)
+    request = await parse_body(body, kind, neutral, models)
     if request.stream_options is not None and not request.stream:
         raise InvalidParameterError("stream_options is only allowed with stream.", param="stream_options")
     return request
 
 
-def parse_body(body: bytes | bytearray, kind: type[M], neutral: Neutral, models: Collection[str]) -> M:
+async def parse_body(body: bytes | bytearray, kind: type[M], neutral: Neutral, models: Collection[str]) -> M:
     """Raises `InvalidParameterError` with the path of the first field that is wrong, or `ModelNotFoundError`.
 
     NaN, Infinity and numbers that no float holds are no JSON and are refused like any other malformed body."""
+    if len(body) <= MAX_BYTES_AT_ONCE:
+        return _parse(body, kind, neutral, models)
+    return await asyncio.to_thread(_parse, body, kind, neutral, models)
+
+
+def _parse(body: bytes | bytearray, kind: type[M], neutral: Neutral, models: Collection[str]) -> M:
     fields = _decode(body)
     refuse_unsupported(fields, neutral)
     warn_of_misspelt(fields, kind.__struct_fields__, neutral)
@@ -122,7 +134,7 @@ def wants_usage(request: GenerationRequest) -> bool:
 def _decode(body: bytes | bytearray) -> dict[str, object]:
     too_deep = InvalidParameterError(f"The body may be nested at most {MAX_NESTING} deep.")
     try:
-        fields = msgspec.json.decode(body)
+        fields = _decode_json(body)
     except RecursionError:  # how deep that is depends on the version of Python
         raise too_deep from None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -134,12 +146,23 @@ def _decode(body: bytes | bytearray) -> dict[str, object]:
     return fields
 
 
+def _decode_json(body: bytes | bytearray) -> object:
+    """While a million lists come into being, the garbage collector would go through them over and over in vain."""
+    if len(body) <= MAX_BYTES_AT_ONCE:
+        return msgspec.json.decode(body)
+    gc.disable()
+    try:
+        return msgspec.json.decode(body)
+    finally:
+        gc.enable()
+
+
 def _is_nested_within(fields: dict[str, object], depth: int) -> bool:
     """Whether there are at most `depth` lists and objects around anything in it. Level by level: no recursion."""
     level: list[Any] = [fields]
     for _ in range(depth):
-        entries = (value.values() if type(value) is dict else value for value in level)
-        level = [entry for inner in entries for entry in inner if type(entry) in (list, dict)]
+        entries = chain.from_iterable(value.values() if type(value) is dict else value for value in level)
+        level = [entry for entry in entries if type(entry) in (list, dict)]
         if not level:
             return True
     return False
