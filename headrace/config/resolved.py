@@ -40,6 +40,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     patience: int = 512  # steps after which a waiting request goes before everybody else
     check_invariants: bool = False  # check all book-keeping whenever the engine is idle
     max_passes: int = 8  # how often a request that does not fit now may be passed
+    max_prompt_logprobs: int = 64  # tokens of prompts in a step whose logprobs are computed: a row of logits each
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):

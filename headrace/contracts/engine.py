@@ -96,6 +96,9 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, gc=False):
     error_code: str | None = None  # and the code of the RequestError that refused it, None for a fault of ours
     events: list[EngineCoreEvent] | None = None  # since the request's last output
     new_logprobs: list[TokenLogprobs] | None = None  # one for each new token, where the request wants them
+    prompt_logprobs: list[TokenLogprobs] | None = (
+        None  # of the prompt from its second token on; said with the first new
+    )
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True, gc=False):

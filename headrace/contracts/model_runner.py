@@ -8,7 +8,7 @@ import msgspec
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """A sampled token's logprob, and the most probable tokens at its place with theirs.
+    """The logprob of a token that was sampled or is in the prompt, and the most probable tokens at its place.
 
     Logprobs are the log-softmax of what the model gave, before bias, penalties and temperature.
     """
@@ -27,8 +27,11 @@ class TokenLogprobs(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 
 class ModelRunnerOutput(msgspec.Struct, array_like=True, gc=False):
-    """The requests that sampled in this step, one token each. Requests in the middle of a prompt are not named."""
+    """The requests that sampled in this step, one token each. Requests in the middle of a prompt are not named, but for
+    their prompt's logprobs."""
 
     req_ids: list[str]
     sampled_token_ids: list[int]
     logprobs: dict[str, TokenLogprobs] | None = None  # of the requests that want any; None: of nobody
+    # Likewise, of those tokens of a prompt that follow one which this step has computed, in their order.
+    prompt_logprobs: dict[str, list[TokenLogprobs]] | None = None

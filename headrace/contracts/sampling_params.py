@@ -77,6 +77,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     logprobs: int | None = None  # how many of the most probable tokens besides the sampled one; None: no logprobs
     bad_words: tuple[str, ...] = ()  # texts that the output must not have, each at a word's beginning or within one
     bad_token_ids: tuple[tuple[int, ...], ...] = ()  # the front end's: bad_words, and how a tokenizer writes them
+    prompt_logprobs: int | None = None  # as `logprobs`, for each token of the prompt after the first
 
     @property
     def is_greedy(self) -> bool:
@@ -105,6 +106,8 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
         """The part of `check` that an engine does not take on trust: what reaches into arrays."""
         if self.logprobs is not None:
             check_integer("logprobs", self.logprobs, 0, limits.max_logprobs)
+        if self.prompt_logprobs is not None:
+            check_integer("prompt_logprobs", self.prompt_logprobs, 0, limits.max_logprobs)
         check_count("stop_token_ids", self.stop_token_ids, limits.max_stop_token_ids)
         for token_id in self.stop_token_ids:
             check_integer("stop_token_ids", token_id, 0, limits.vocab_size - 1)
@@ -165,9 +168,16 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
                 )
 
     def for_core(
-        self, *, seed: int, max_tokens: int, bad_token_ids: tuple[tuple[int, ...], ...] = ()
+        self,
+        *,
+        seed: int,
+        max_tokens: int,
+        bad_token_ids: tuple[tuple[int, ...], ...] = (),
+        prompt_logprobs: int | None = None,
     ) -> SamplingParams:
-        """This request's parameters as the engine core gets them: text fields cleared, seed and length decided."""
+        """The parameters of one choice as the engine core gets them: text fields cleared, the others decided.
+
+        One choice of a request is enough to tell of its prompt, so not every one has its `prompt_logprobs`."""
         return msgspec.structs.replace(
             self,
             n=1,
@@ -180,6 +190,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
             include_stop_str_in_output=False,
             bad_words=(),
             bad_token_ids=bad_token_ids,
+            prompt_logprobs=prompt_logprobs,
         )
 
 

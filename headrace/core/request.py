@@ -8,6 +8,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from headrace.contracts.engine import EngineCoreEvent, EngineCoreRequest, FinishReason
+from headrace.contracts.model_runner import TokenLogprobs
 from headrace.core.kv_cache.hashing import BlockHash, TokenIds, extend_block_hashes, root_hash
 
 
@@ -73,6 +74,7 @@ class Request:
         "num_prompt_tokens",
         "num_registered_blocks",
         "priority",
+        "prompt_logprobs",
         "request_id",
         "root_hash",
         "sampling_params",
@@ -118,6 +120,10 @@ class Request:
         self.last_step: int | None = None  # the step that gives it its last token, if nothing ends it before
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        # Of the prompt, as far as it is computed; None where nobody wants them, or they have been told.
+        self.prompt_logprobs: list[TokenLogprobs] | None = None
+        if params.prompt_logprobs is not None and not message.output_token_ids:
+            self.prompt_logprobs = []
 
     @property
     def num_tokens(self) -> int:

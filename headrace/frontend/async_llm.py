@@ -73,23 +73,25 @@ class AsyncLLM:
         scheduling: Scheduling = DEFAULT_SCHEDULING,
     ) -> PreparedRequest:
         """Check and tokenize, in a thread. Raises the `RequestError` that the request deserves."""
-        return await self._in_thread(self._input_processor.process, prompt, sampling_params, request_id, scheduling)
+        self._check_accepting()
+        return await self.in_thread(self._input_processor.process, prompt, sampling_params, request_id, scheduling)
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
         """`InputProcessor.tokenize`, in a thread."""
-        return await self._in_thread(self._input_processor.tokenize, prompt, add_special_tokens=add_special_tokens)
+        self._check_accepting()
+        return await self.in_thread(self._input_processor.tokenize, prompt, add_special_tokens=add_special_tokens)
 
     async def token_texts(self, token_ids: Sequence[int]) -> list[str]:
         """Tokens as the vocabulary writes them."""
-        return await self._in_thread(lambda: [self.tokenizer.token(token_id) for token_id in token_ids])
+        return await self.in_thread(lambda: [self.tokenizer.token(token_id) for token_id in token_ids])
 
     async def detokenize(self, token_ids: Sequence[object]) -> str:
         """`InputProcessor.detokenize`, in a thread."""
-        return await self._in_thread(self._input_processor.detokenize, token_ids)
-
-    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """For what grows with a request: the event loop has no time for it."""
         self._check_accepting()
+        return await self.in_thread(self._input_processor.detokenize, token_ids)
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """For what grows with a request: the event loop has no time for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **kwargs))
 
     async def generate(

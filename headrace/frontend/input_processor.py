@@ -114,7 +114,10 @@ class InputProcessor:
                 prompt_token_ids=prompt_token_ids,
                 output_token_ids=[],
                 sampling_params=params.for_core(
-                    seed=choice_seed(seed, index), max_tokens=max_tokens, bad_token_ids=bad_token_ids
+                    seed=choice_seed(seed, index),
+                    max_tokens=max_tokens,
+                    bad_token_ids=bad_token_ids,
+                    prompt_logprobs=None if index else params.prompt_logprobs,
                 ),
                 arrival_time=arrival_time,
                 priority=scheduling.priority,

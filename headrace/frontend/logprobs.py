@@ -1,8 +1,12 @@
-"""What clients read of logprobs: token ids as text and bytes, and where in the text a token begins."""
+"""What clients read of logprobs: token ids as text and bytes, and where in the text a token begins.
+
+Of a prompt there may be hundreds of thousands: what reads them is for a thread, not for the event loop.
+"""
 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 import msgspec
 
@@ -26,7 +30,15 @@ class PlaceLogprobs(msgspec.Struct):
 
     sampled: TokenText
     top: list[TokenText]  # the most probable first
-    offset: int  # characters of the answer before this token
+    offset: int  # characters of the text before this token
+
+
+class RankedToken(msgspec.Struct):
+    """One token at a place of a prompt, in vLLM's words."""
+
+    logprob: float
+    rank: int  # how many tokens are at least as probable, itself included
+    decoded_token: str
 
 
 class LogprobsReader:
@@ -44,29 +56,81 @@ class LogprobsReader:
         if output.logprobs is None:
             return None
         text = self._texts.setdefault(index, _TextLength())
-        return [self._place(text, *pair) for pair in zip(output.token_ids, output.logprobs, strict=True)]
+        return [self._answer_place(text, *pair) for pair in zip(output.token_ids, output.logprobs, strict=True)]
 
-    def _place(self, text: _TextLength, token_id: int, found: TokenLogprobs) -> PlaceLogprobs:
-        place = PlaceLogprobs(
+    def read_prompt(
+        self, text: str, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], num_top: int
+    ) -> list[PlaceLogprobs]:
+        """Of a prompt, whose text is known. The first token has no logprob: `LOWEST` stands for it."""
+        length = _TextLength()
+        places = []
+        for token_id, known in zip(token_ids, found, strict=True):
+            place = self._place(length, token_id, known or TokenLogprobs(LOWEST, 1), num_top)
+            data = place.sampled.data
+            if not length.length and not text.startswith(" "):
+                data = data.removeprefix(b" ")  # SentencePiece begins a text with a space that nobody wrote
+            # A special token is part of the text where the caller spelled it out.
+            if not self._tokenizer.is_special(token_id) or text.startswith(data.decode(errors="replace"), place.offset):
+                length.append(data)
+            places.append(place)
+        return places
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """As the text of an answer with these tokens would be."""
+        skips = self._skip_special_tokens
+        kept = (token_id for token_id in token_ids if not (skips and self._tokenizer.is_special(token_id)))
+        return b"".join(map(self._tokenizer.token_bytes, kept)).decode(errors="replace")
+
+    def begin_after(self, index: int, text: str) -> None:
+        """The text of a choice begins with this one, which is not made of its tokens."""
+        self._texts[index] = _TextLength(len(text))
+
+    def prompt_by_id(
+        self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], num_top: int
+    ) -> list[dict[int, RankedToken] | None]:
+        """Of a prompt, for each token: it and the most probable ones at its place. None for the first."""
+        return [
+            None if known is None else self._ranked(token_id, known, num_top)
+            for token_id, known in zip(token_ids, found, strict=True)
+        ]
+
+    def _ranked(self, token_id: int, known: TokenLogprobs, num_top: int) -> dict[int, RankedToken]:
+        ranked = {
+            top_id: RankedToken(max(logprob, LOWEST), rank, self._text(top_id))
+            for rank, (top_id, logprob) in enumerate(known.top[:num_top], 1)
+        }
+        ranked.setdefault(token_id, RankedToken(max(known.logprob, LOWEST), known.rank, self._text(token_id)))
+        return ranked
+
+    def _place(
+        self, text: _TextLength, token_id: int, found: TokenLogprobs, num_top: int | None = None
+    ) -> PlaceLogprobs:
+        return PlaceLogprobs(
             sampled=self._token(token_id, found.logprob),
-            top=[self._token(top_id, logprob) for top_id, logprob in found.top],
+            top=[self._token(top_id, logprob) for top_id, logprob in found.top[:num_top]],
             offset=text.length,
         )
+
+    def _answer_place(self, text: _TextLength, token_id: int, found: TokenLogprobs) -> PlaceLogprobs:
+        place = self._place(text, token_id, found)
         if not (self._skip_special_tokens and self._tokenizer.is_special(token_id)):
             text.append(place.sampled.data)
         return place
 
     def _token(self, token_id: int, logprob: float) -> TokenText:
-        data = self._tokenizer.token_bytes(token_id)
-        text = f"token_id:{token_id}" if self._with_ids else data.decode(errors="replace")
-        return TokenText(text, data, max(logprob, LOWEST))
+        return TokenText(self._text(token_id), self._tokenizer.token_bytes(token_id), max(logprob, LOWEST))
+
+    def _text(self, token_id: int) -> str:
+        return (
+            f"token_id:{token_id}" if self._with_ids else self._tokenizer.token_bytes(token_id).decode(errors="replace")
+        )
 
 
 class _TextLength:
     """How many characters some bytes make, as far as they have come."""
 
-    def __init__(self) -> None:
-        self.length = 0
+    def __init__(self, length: int = 0) -> None:
+        self.length = length
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def append(self, data: bytes) -> None:

@@ -7,6 +7,7 @@ still have outputs under way), tokens that are known already are dropped, and a 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -29,6 +30,8 @@ from headrace.frontend.request_output import CompletionOutput, RequestOutput
 from headrace.frontend.stop_strings import make_stop_matcher
 from headrace.frontend.tokenizer.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 # What the engine core may refuse a request for, by the code that it sends. Anything else is a fault of ours.
 _ENGINE_REFUSALS: dict[str | None, type[RequestError]] = {
     error.code: error for error in (InvalidParameterError, ContextLengthError, KVCapacityError, ServiceUnavailableError)
@@ -42,12 +45,14 @@ class RequestState:
         self.prepared = prepared
         self.collector = collector
         self.num_cached_tokens = 0
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None  # where they are wanted, and have come
         self.choices = [
             ChoiceState(self, core_request.request_id, index, tokenizer)
             for index, core_request in enumerate(prepared.core_requests)
         ]
         self.num_unfinished = len(self.choices)
         self._final_outputs: list[CompletionOutput] = []  # only with FINAL_ONLY: those that wait for the last one
+        self._early_outputs: list[CompletionOutput] = []  # those that wait for the prompt's logprobs
 
     def deliver(self, output: CompletionOutput) -> None:
         """Hand news of one choice to the reader; with FINAL_ONLY, all choices together when the last has ended."""
@@ -58,6 +63,16 @@ class RequestState:
             if self.num_unfinished:
                 return
             outputs = sorted(self._final_outputs, key=lambda final: final.index)
+        elif self.prepared.params.prompt_logprobs is not None:
+            if self.prompt_logprobs is None:
+                self._early_outputs.append(output)
+                return
+            early, self._early_outputs = self._early_outputs, []
+            for earlier in early:
+                self._put([earlier])
+        self._put(outputs)
+
+    def _put(self, outputs: list[CompletionOutput]) -> None:
         self.collector.put(
             RequestOutput(
                 request_id=self.prepared.label,
@@ -66,6 +81,7 @@ class RequestState:
                 outputs=outputs,
                 finished=self.num_unfinished == 0,
                 num_cached_tokens=self.num_cached_tokens,
+                prompt_logprobs=self.prompt_logprobs,
             )
         )
 
@@ -193,9 +209,20 @@ class OutputProcessor:
             elif output.first_index > len(choice.token_ids):
                 lost = EngineError("A part of the answer was lost on its way from the engine.")
                 to_abort += self._fail(choice, lost, stats)
-            elif self._take_in(choice, output, now, stats):
-                to_abort.append(choice.request_id)
+            else:
+                to_abort += self._try_to_take_in(choice, output, now, stats)
         return to_abort
+
+    def _try_to_take_in(
+        self, choice: ChoiceState, output: EngineCoreOutput, now: float, stats: IterationStats
+    ) -> list[str]:
+        """A fault in one request's text ends that request, and nobody else's. Returns what the engine has to abort."""
+        try:
+            has_stopped = self._take_in(choice, output, now, stats)
+        except Exception:
+            logger.exception("the answer of request %s cannot be put together", choice.request_id)
+            return self._fail(choice, EngineError("The server failed while it put the answer together."), stats)
+        return [choice.request_id] if has_stopped else []
 
     def _take_in(self, choice: ChoiceState, output: EngineCoreOutput, now: float, stats: IterationStats) -> bool:
         """Returns whether a stop string has ended what the engine core believes to be going on."""
@@ -206,6 +233,8 @@ class OutputProcessor:
             return False
         request = choice.request
         request.num_cached_tokens = max(request.num_cached_tokens, output.num_cached_tokens)
+        if output.prompt_logprobs is not None:
+            request.prompt_logprobs = [None, *output.prompt_logprobs]
         if output.events:
             stats.queue_times += queue_times(output.events)
         text, stop = choice.append(new_token_ids, finish_reason)
@@ -240,7 +269,8 @@ class OutputProcessor:
         """End the whole request of a choice that failed. Returns the ids of all its choices that may still run, this
         one's too: whatever the engine core thinks of it, nobody waits for it any more."""
         request = choice.request
-        self._finish(choice, FinishReason.ERROR, stats)
+        if choice.request_id in self._choices:
+            self._finish(choice, FinishReason.ERROR, stats)
         others = self.abort_request(request, stats)
         request.collector.fail(error)
         return [choice.request_id, *others]

@@ -31,6 +31,8 @@ class RequestOutput(msgspec.Struct):
     outputs: list[CompletionOutput]
     finished: bool  # every choice has ended
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache had, for the choice with the most
+    # One for each of `prompt_token_ids`, where the request wants them; None for the first, which nothing comes before.
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
     def merge(self, later: RequestOutput, *, is_delta: bool) -> None:
         """Take in news that came after this and was not fetched yet."""
@@ -50,3 +52,4 @@ class RequestOutput(msgspec.Struct):
                 self.outputs[place] = output
         self.finished = later.finished
         self.num_cached_tokens = max(self.num_cached_tokens, later.num_cached_tokens)
+        self.prompt_logprobs = later.prompt_logprobs

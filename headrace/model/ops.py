@@ -312,7 +312,7 @@ class StepShape:
     """The largest step, in the widths that decide its memory."""
 
     max_num_tokens: int
-    max_num_requests: int
+    max_num_samples: int
     max_model_len: int
     num_threads: int
     hidden_size: int

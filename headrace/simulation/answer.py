@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from random import Random
 
 from headrace.config.limits import Limits
+from headrace.contracts.model_runner import TokenLogprobs
 from headrace.simulation.fake_tokenizer import FakeTokenizer
-from headrace.simulation.hash_model import context_values, next_token, root_value, slot_value
+from headrace.simulation.hash_model import context_values, next_token, prompt_logprob, root_value, slot_value
 from headrace.simulation.scenario import VOCAB_SIZE, RequestSpec, Scenario
 
 
@@ -80,6 +81,14 @@ def answer_alone(spec: RequestSpec, scenario: Scenario, seed: int) -> Answer:
             reason = ("length", None)
             break
     return with_stop_strings(spec, scenario, output, *reason)
+
+
+def prompt_logprobs_alone(spec: RequestSpec) -> list[TokenLogprobs | None] | None:
+    if not spec.prompt_logprobs:
+        return None
+    prompt = prompt_of(spec)
+    values = context_values(prompt[:-1], root_value(spec.cache_salt))
+    return [None, *map(prompt_logprob, values, prompt[1:])]
 
 
 def with_stop_strings(

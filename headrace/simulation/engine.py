@@ -59,6 +59,7 @@ class SimulatedEngine:
             vocab_size=VOCAB_SIZE,
             eos_token_ids=scenario.eos_token_ids,
             salt_of=salt_of,
+            max_prompt_logprobs=scenario.max_prompt_logprobs,
         )
         self.core = EngineCore(config, self.executor, incarnation=incarnation)
         self.core.start()
@@ -258,6 +259,7 @@ def config_of(scenario: Scenario) -> HeadraceConfig:
             policy=scenario.policy,
             patience=scenario.patience,
             max_passes=scenario.max_passes,
+            max_prompt_logprobs=scenario.max_prompt_logprobs,
         ),
         worker=WorkerConfig(backend="numpy", num_threads=1, executor=UNIPROC_EXECUTOR),
         server=ServerConfig(

@@ -21,7 +21,14 @@ from headrace.frontend.iteration_stats import IterationStats
 from headrace.frontend.output_collector import RequestOutputCollector
 from headrace.frontend.output_processor import ChoiceState, OutputProcessor, RequestState
 from headrace.frontend.request_output import CompletionOutput, RequestOutput
-from headrace.simulation.answer import Answer, answer_alone, choice_seeds, prompt_of, refusal_code
+from headrace.simulation.answer import (
+    Answer,
+    answer_alone,
+    choice_seeds,
+    prompt_logprobs_alone,
+    prompt_of,
+    refusal_code,
+)
 from headrace.simulation.clock import Clock
 from headrace.simulation.fake_tokenizer import FakeTokenizer
 from headrace.simulation.scenario import RequestSpec, Scenario
@@ -177,6 +184,7 @@ class User:
             ignore_eos=spec.ignore_eos,
             output_kind=OutputKind[spec.output_kind],
             include_stop_str_in_output=spec.include_stop,
+            prompt_logprobs=0 if spec.prompt_logprobs else None,
         )
         max_tokens = spec.max_tokens or max(1, self._scenario.max_model_len - len(prompt))
         core_requests = [
@@ -185,12 +193,14 @@ class User:
                 client_index=client_index,
                 prompt_token_ids=prompt,
                 output_token_ids=[],
-                sampling_params=params.for_core(seed=seed, max_tokens=max_tokens),
+                sampling_params=params.for_core(
+                    seed=seed, max_tokens=max_tokens, prompt_logprobs=None if index else params.prompt_logprobs
+                ),
                 arrival_time=self._clock.seconds(),
                 priority=spec.priority,
                 cache_salt=spec.cache_salt,
             )
-            for request_id, seed in zip(self.request_ids, choice_seeds(spec), strict=True)
+            for index, (request_id, seed) in enumerate(zip(self.request_ids, choice_seeds(spec), strict=True))
         ]
         return PreparedRequest(str(spec.name), None, prompt, params, core_requests, 0.0)
 
@@ -222,6 +232,8 @@ class User:
             raise Violation("a", "a request that must be refused was served", str(self.spec.name))
         if not 0 <= output.num_cached_tokens < len(output.prompt_token_ids):
             raise Violation("b", "the cached tokens are not a part of the prompt", str(self.spec.name))
+        if output.prompt_logprobs != prompt_logprobs_alone(self.spec):
+            raise Violation("b", "other logprobs of the prompt than alone", str(self.spec.name))
         for news in output.outputs:
             got = self._got[news.index]
             if got.finished:

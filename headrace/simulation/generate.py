@@ -64,6 +64,7 @@ def make_settings(random: Random, seed: int) -> Scenario:
         policy=random.choice(("fcfs", "priority")),
         patience=random.choice((0, 1, 4, 15, 60, 512)),
         max_passes=random.choice((0, 1, 2, 8)),
+        max_prompt_logprobs=random.choice((1, 3, 64)),
         eos_token_ids=tuple(random.sample(range(VOCAB_SIZE), random.randint(0, 2))),
         num_clients=random.choice((1, 1, 2, 3)),
         max_delay=random.choice((0, 0, 1, 4, 12)),
@@ -93,6 +94,7 @@ def make_request(random: Random, scenario: Scenario, name: int) -> RequestSpec:
         output_kind=random.choice(("CUMULATIVE", "DELTA", "DELTA", "FINAL_ONLY")),
         priority=random.randint(-1, 2) if scenario.policy == "priority" else 0,
         cache_salt=random.choice((None, None, None, "a", "b")),
+        prompt_logprobs=random.random() < 0.15,
         leaves_after=random.randint(0, random.choice((4, 60))) if random.random() < 0.2 else None,
         reads_every=random.choice((0, 0, 0, 1, 6, 25)),
     )

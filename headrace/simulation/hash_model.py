@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from headrace.contracts.codec import Codec
-from headrace.contracts.model_runner import ModelRunnerOutput
+from headrace.contracts.model_runner import ModelRunnerOutput, TokenLogprobs
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.contracts.scheduler import NewRequestData, SchedulerOutput
 from headrace.core.executor.uniproc import Done
@@ -61,6 +61,11 @@ def hash_tokens(prompt: Sequence[int], num_tokens: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+def prompt_logprob(value: int, token_id: int) -> TokenLogprobs:
+    """Of a token of a prompt after the context with this value. No top tokens: the book-keeping is what is tested."""
+    return TokenLogprobs(-float(value % 4096), token_id + 1)
+
+
 @dataclass
 class Row:
     """A request, as the worker knows it."""
@@ -72,6 +77,7 @@ class Row:
     params: SamplingParams
     root: int
     stop_ids: frozenset[int] = field(default_factory=frozenset)  # not before min_tokens
+    wants_prompt_logprobs: bool = False
 
 
 class HashExecutor:
@@ -87,6 +93,7 @@ class HashExecutor:
         vocab_size: int = VOCAB_SIZE,
         eos_token_ids: Collection[int] = (),
         salt_of: Callable[[str], str | None] = lambda req_id: None,
+        max_prompt_logprobs: int = 64,
     ) -> None:
         """`salt_of` tells a request's salt, which no real worker knows."""
         self.num_blocks = num_blocks
@@ -95,6 +102,8 @@ class HashExecutor:
         self.rows: dict[str, Row] = {}
         self.steps: list[SchedulerOutput] = []
         self._values = [0] * (num_blocks * block_size)
+        self._max_prompt_logprobs = max_prompt_logprobs
+        self._prompt_logprobs: dict[str, list[TokenLogprobs]] = {}  # of the last step
         self._vocab_size = vocab_size
         self._eos_token_ids = frozenset(eos_token_ids)
         self._salt_of = salt_of
@@ -131,12 +140,17 @@ class HashExecutor:
             self._row(req_id).block_ids += block_ids
         if step.total_num_scheduled_tokens != sum(step.num_scheduled_tokens.values()):
             raise InvariantError("the tokens of a step are not those of its requests")
+        self._prompt_logprobs = {}
         for req_id, num_tokens in step.num_scheduled_tokens.items():
-            self._compute(self._row(req_id), num_tokens)
+            found = self._compute(self._row(req_id), num_tokens)
+            if found:
+                self._prompt_logprobs[req_id] = found
+        if sum(map(len, self._prompt_logprobs.values())) > self._max_prompt_logprobs:
+            raise InvariantError("a step has more logprobs of prompts than it may")
         return Done(None)
 
     def sample_tokens(self) -> Done[ModelRunnerOutput]:
-        output = ModelRunnerOutput([], [])
+        output = ModelRunnerOutput([], [], prompt_logprobs=self._prompt_logprobs or None)
         for req_id in self.steps[-1].num_scheduled_tokens:
             row = self.rows[req_id]
             if row.num_computed < len(row.tokens):
@@ -171,22 +185,29 @@ class HashExecutor:
             params=params,
             root=root_value(self._salt_of(new.req_id)),
             stop_ids=(frozenset() if params.ignore_eos else self._eos_token_ids).union(params.stop_token_ids),
+            wants_prompt_logprobs=params.prompt_logprobs is not None and not new.output_token_ids,
         )
 
-    def _compute(self, row: Row, num_tokens: int) -> None:
-        """Write the slots of the next tokens of a row."""
+    def _compute(self, row: Row, num_tokens: int) -> list[TokenLogprobs]:
+        """Write the slots of the next tokens of a row.
+
+        Returns the logprobs of the prompt's tokens that follow these, if the row wants them."""
         start, end = row.num_computed, row.num_computed + num_tokens
         if not start < end <= len(row.tokens):
             raise InvariantError(f"{num_tokens} tokens are to be computed, of {len(row.tokens) - start} that there are")
         if end > len(row.block_ids) * self.block_size:
             raise InvariantError(f"{end} positions do not fit {len(row.block_ids)} blocks of {self.block_size}")
+        found: list[TokenLogprobs] = []
         value = row.root if start == 0 else self._values[self._slot(row, start - 1)]
         for position in range(start, end):
             slot = self._slot(row, position)
             value = slot_value(value, row.tokens[position])
             self.slots[slot] = row.tokens[position]
             self._values[slot] = value
+            if row.wants_prompt_logprobs and position + 1 < row.num_prompt_tokens:
+                found.append(prompt_logprob(value, row.tokens[position + 1]))
         row.num_computed = end
+        return found
 
     def _visible(self, row: Row) -> list[int]:
         """What the row sees of its context through its block table."""

@@ -32,6 +32,7 @@ class RequestSpec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=
     output_kind: str = "CUMULATIVE"  # a name of `OutputKind`
     priority: int = 0
     cache_salt: str | None = None
+    prompt_logprobs: bool = False
     leaves_after: int | None = None  # ticks after its arrival, unless it has its answer by then
     reads_every: int = 0  # ticks between two visits to the collector
     bad_token: bool = False  # the prompt has an id that is not in the vocabulary
@@ -69,6 +70,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     policy: str = "fcfs"
     patience: int = 512
     max_passes: int = 8
+    max_prompt_logprobs: int = 64
     eos_token_ids: tuple[int, ...] = ()
     # the world
     num_clients: int = 1

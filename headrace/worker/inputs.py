@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.model.ops import SamplingInputs, StepInputs
 from headrace.worker.input_batch import InputBatch
+from headrace.worker.prompt_logprobs import PromptRows, gather_prompt_rows
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class ScheduledRows:
     req_ids: list[str]
     rows: NDArray[np.intp]  # [num_requests]
     samples: NDArray[np.intp]  # [num_samples], places in `rows`
+    prompt: PromptRows | None = None  # rows of logits that come after those of the samples
 
 
 def gather_step(batch: InputBatch, num_scheduled_tokens: dict[str, int]) -> tuple[ScheduledRows, StepInputs]:
@@ -36,6 +38,11 @@ def gather_step(batch: InputBatch, num_scheduled_tokens: dict[str, int]) -> tupl
     row_of_token = rows[request_of_token]
     positions = np.arange(query_starts[-1], dtype=np.int32) + (computed - query_starts[:-1])[request_of_token]
     num_blocks = -(-int(context_lens.max(initial=0)) // batch.block_table.block_size)
+    sample_rows = query_starts[1:][samples] - 1
+    prompt = None
+    if batch.sampling.prompt_logprobs:
+        prompt = gather_prompt_rows(batch, req_ids, rows, computed, counts)
+        sample_rows = np.concatenate([sample_rows, prompt.token_rows])
     inputs = StepInputs(
         token_ids=batch.token_ids[row_of_token, positions],
         positions=positions,
@@ -43,9 +50,9 @@ def gather_step(batch: InputBatch, num_scheduled_tokens: dict[str, int]) -> tupl
         query_starts=query_starts,
         context_lens=context_lens,
         block_tables=batch.block_table.blocks[rows, :num_blocks],
-        sample_rows=query_starts[1:][samples] - 1,
+        sample_rows=sample_rows,
     )
-    return ScheduledRows(req_ids, rows, samples), inputs
+    return ScheduledRows(req_ids, rows, samples, prompt), inputs
 
 
 def gather_sampling(batch: InputBatch, rows: NDArray[np.intp]) -> SamplingInputs:

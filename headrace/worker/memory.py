@@ -87,7 +87,7 @@ def largest_step(config: HeadraceConfig, layers: Sequence[AttentionSpec]) -> Ste
     facts = config.model.facts
     return StepShape(
         max_num_tokens=config.scheduler.max_num_batched_tokens,
-        max_num_requests=config.scheduler.max_num_seqs,
+        max_num_samples=config.scheduler.max_num_seqs + config.scheduler.max_prompt_logprobs,
         max_model_len=config.model.max_model_len,
         num_threads=config.worker.num_threads,
         hidden_size=facts.hidden_size,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.model_runner import ModelRunnerOutput
 from headrace.contracts.scheduler import SchedulerOutput
@@ -9,6 +11,7 @@ from headrace.model.ops import Activation, Backend, Graph
 from headrace.worker.input_batch import InputBatch
 from headrace.worker.inputs import ScheduledRows, gather_sampling, gather_step
 from headrace.worker.logprobs import token_logprobs
+from headrace.worker.prompt_logprobs import with_prompt_rows
 
 
 class ModelRunner:
@@ -43,12 +46,22 @@ class ModelRunner:
         (step_rows, logits), self._pending = self._pending, None
         rows = step_rows.rows[step_rows.samples]
         inputs = gather_sampling(self._batch, rows)
+        if step_rows.prompt is not None:
+            inputs = with_prompt_rows(inputs, step_rows.prompt)
         with self._backend.running():
             sampled = self._backend.sampler.sample(logits, inputs)
-        self._batch.append_tokens(rows, sampled.token_ids)
+        token_ids = sampled.token_ids[: len(rows)]
+        self._batch.append_tokens(rows, token_ids)
         req_ids = [step_rows.req_ids[place] for place in step_rows.samples]
-        logprobs = token_logprobs(req_ids, inputs.logprobs, sampled.logprobs)
-        return ModelRunnerOutput(req_ids, sampled.token_ids.tolist(), logprobs)
+        output = ModelRunnerOutput(req_ids, token_ids.tolist())
+        if inputs.logprobs is not None and sampled.logprobs is not None:
+            found = token_logprobs(sampled.logprobs)
+            num_sampled = np.count_nonzero(inputs.logprobs.rows < len(rows))
+            places = inputs.logprobs.rows[:num_sampled].tolist()
+            output.logprobs = dict(zip(map(req_ids.__getitem__, places), found, strict=False))
+            if step_rows.prompt is not None:
+                output.prompt_logprobs = step_rows.prompt.by_request(found[num_sampled:])
+        return output
 
     def _update_rows(self, scheduled: SchedulerOutput) -> None:
         batch = self._batch

@@ -45,6 +45,7 @@ class SamplingRows:
         self._seen: dict[int, SeenTokens] = {}  # where there is a penalty
         self._num_top: dict[int, int] = {}  # where logprobs are wanted
         self._bad_words: dict[int, BadWords] = {}
+        self.prompt_logprobs: dict[int, int] = {}  # as `_num_top`, of the prompt's tokens
 
     def add(self, row: int, request: NewRequestData) -> None:
         """A request gets the row. One that returns after a preemption brings the output that the penalties look at."""
@@ -64,6 +65,8 @@ class SamplingRows:
             self._bias[row] = _ids(params.logit_bias), np.array(list(params.logit_bias.values()), np.float32)
         if params.logprobs is not None:
             self._num_top[row] = params.logprobs
+        if params.prompt_logprobs is not None and not request.output_token_ids:
+            self.prompt_logprobs[row] = params.prompt_logprobs
         if params.bad_token_ids:
             self._bad_words[row] = BadWords(params.bad_token_ids, request.output_token_ids)
         self._repetition[row] = params.repetition_penalty
@@ -74,7 +77,9 @@ class SamplingRows:
             self._seen[row] = SeenTokens(prompt, request.output_token_ids)
 
     def remove(self, row: int) -> None:
-        for by_row in (self._stop_ids, self._allowed, self._bias, self._seen, self._num_top, self._bad_words):
+        for by_row in (
+            self._stop_ids, self._allowed, self._bias, self._seen, self._num_top, self._bad_words, self.prompt_logprobs,
+        ):  # fmt: skip
             by_row.pop(row, None)
 
     def note_tokens(self, rows: Rows, token_ids: Int32) -> None:

@@ -23,7 +23,7 @@ SPEC = AttentionSpec(0, num_heads=1, num_kv_heads=1, head_dim=HIDDEN, scale=HIDD
 def shape_for(num_tokens: int, num_requests: int) -> StepShape:
     return StepShape(
         max_num_tokens=num_tokens,
-        max_num_requests=num_requests,
+        max_num_samples=num_requests,
         max_model_len=64,
         num_threads=2,
         hidden_size=HIDDEN,
@@ -80,7 +80,7 @@ def test_gemma2(implementation: Implementation, backend: Backend) -> None:
     tokens = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (2, GEMMA_LENGTH)).astype(np.int32)
     shape = StepShape(
         max_num_tokens=128,
-        max_num_requests=128,
+        max_num_samples=128,
         max_model_len=112,
         num_threads=2,
         hidden_size=CONFIG.hidden_size,

@@ -121,3 +121,53 @@ def test_logprobs_come_to_those_that_want_them(client):
         assert logprobs.top[0] == (token, logprobs.logprob)
         assert len(logprobs.top) == 3
     assert all(isinstance(logprobs, TokenLogprobs) and logprobs.top == [] for _, logprobs in found["warm"])
+
+
+LONG = [3 + (7 * place) % 50 for place in range(40)]
+
+
+def prompt_logprobs(client: InprocClient, prompts: Mapping[str, Sequence[int]], num_top: int = 3) -> dict[str, list]:
+    """Those of each prompt, all run together."""
+    wanted = params(max_tokens=4, prompt_logprobs=num_top)
+    found: dict[str, list[object]] = {}
+    for output in outputs_of(client, prompts, wanted):
+        assert (output.prompt_logprobs is not None) == (output.first_index == 0)
+        if output.prompt_logprobs is not None:
+            assert output.num_cached_tokens == 0
+            found[output.request_id] = output.prompt_logprobs
+    return found
+
+
+def test_logprobs_of_a_prompt_are_those_of_an_answer_with_its_tokens(client):
+    (found,) = prompt_logprobs(client, {"r": LONG}).values()
+    assert len(found) == len(LONG) - 1
+    for place in (1, 2, 15, 16, 17, 39):
+        wanted = params(max_tokens=1, logprobs=3, allowed_token_ids=(LONG[place],))
+        (output,) = outputs_of(client, {"r": LONG[:place]}, wanted)
+        assert output.new_logprobs == [found[place - 1]]
+
+
+def test_logprobs_of_prompts_do_not_depend_on_the_batch(settings, client):
+    """Chunks, cached blocks, other requests, preemption: bit for bit the same."""
+    prompts = {str(length): LONG[:length] for length in (1, 2, 17, 33, 40)}
+    alone = {name: prompt_logprobs(client, {name: prompt})[name] for name, prompt in prompts.items()}
+    assert [len(found) for found in alone.values()] == [0, 1, 16, 32, 39]
+    run_requests(client, {"warm": LONG}, params(max_tokens=1))  # its blocks are in the cache now
+    assert prompt_logprobs(client, prompts) == alone
+    for more in ({"max_num_batched_tokens": 6, "max_num_seqs": 6}, {"enable_prefix_caching": False}):
+        assert prompt_logprobs(make_client(**settings, **more), prompts) == alone
+    small = make_client(**settings, block_size=4, num_kv_blocks_override=12, max_num_seqs=6, max_num_batched_tokens=8)
+    assert prompt_logprobs(small, prompts) == alone
+
+
+def test_all_wishes_beside_logprobs_of_a_prompt(client):
+    """Rows of a prompt and rows of samples in one step, each with its own wishes."""
+    alone = {name: run(client, [name])[0][name] for name in WISHES}
+    requests = {name: params(seed=len(name), max_tokens=30, **WISHES[name]) for name in WISHES}
+    requests["prompt"] = params(max_tokens=4, prompt_logprobs=2)
+    found: dict[str, list[tuple[int, object]]] = {name: [] for name in requests}
+    for output in outputs_of(client, {**{name: [*PROMPT, len(name)] for name in WISHES}, "prompt": LONG}, requests):
+        logprobs = output.new_logprobs or [None] * len(output.new_token_ids)
+        found[output.request_id] += zip(output.new_token_ids, logprobs, strict=True)
+    found.pop("prompt")
+    assert found == alone

@@ -237,6 +237,29 @@ def held_text_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StopMatcher, "flush", lambda self: "")
 
 
+def cached_blocks_of_a_prompt_whose_logprobs_are_wanted(patch: pytest.MonkeyPatch) -> None:
+    find = KVCacheManager.find_computed_blocks
+
+    def broken(self: KVCacheManager, request: Request) -> list[int]:
+        collected, request.prompt_logprobs = request.prompt_logprobs, None
+        found = find(self, request)
+        request.prompt_logprobs = collected
+        return found
+
+    patch.setattr(KVCacheManager, "find_computed_blocks", broken)
+
+
+def prompt_logprobs_kept_at_a_preemption(patch: pytest.MonkeyPatch) -> None:
+    preempt = Scheduler._preempt
+
+    def broken(self: Scheduler, request: Request, preempted: list[str]) -> None:
+        collected = request.prompt_logprobs
+        preempt(self, request, preempted)
+        request.prompt_logprobs = collected
+
+    patch.setattr(Scheduler, "_preempt", broken)
+
+
 FAULTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     block_freed_twice,
     blocks_kept_after_an_abort,
@@ -253,6 +276,8 @@ FAULTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     passed_without_end,
     token_taken_in_twice,
     held_text_forgotten,
+    cached_blocks_of_a_prompt_whose_logprobs_are_wanted,
+    prompt_logprobs_kept_at_a_preemption,
 )
 
 

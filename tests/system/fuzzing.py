@@ -56,6 +56,8 @@ TOGETHER = {
     "best_of": "another number than n",
     "stream_options": "without stream",
     "top_logprobs": "without logprobs",
+    "prompt_logprobs": "with stream",
+    "max_tokens": "0 without echo",
     "logit_bias": "ids beyond the vocabulary",
     "continue_final_message": "the last message is not the assistant's, or an answer is to begin",
 }

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -126,6 +127,24 @@ class Server:
         self._reader.join(PATIENCE_S)
         self._relay.wait()
         self._relay.stdout.close()
+
+
+def talk(server: Server, *pieces: bytes) -> tuple[int, dict]:
+    """Send these bytes as far as the server takes them. Returns the status and the body of its answer."""
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+        except OSError:
+            pass  # it has answered and hung up
+        answer = b""
+        try:
+            while piece := connection.recv(65536):
+                answer += piece
+        except ConnectionResetError:
+            pass  # what was still under way to it; its answer came first
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
 
 
 def wait_until(condition: Callable[[], T], patience: float = PATIENCE_S) -> T:

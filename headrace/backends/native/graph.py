@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from headrace.backends.native.extension import native
 from headrace.backends.native.memory import CACHE_LINE, LOGIT_ROWS, NativeMemory, num_partials
 from headrace.backends.native.recorder import Entry, RecordedStep, Recorder, Value, View
+from headrace.errors import InvariantError
 from headrace.model.ops import Activation, AttentionSpec, Ops, Step, StepInputs, StepShape
 
 Float32 = NDArray[np.float32]
@@ -242,7 +243,9 @@ class NativeGraph:
         logits = forward(recorder, RecordedStep())
         entries = choose_types(recorder.entries, rounds_rows=native.rounds_rows(kernels))
         forward_entries, head_entries = _cut_off_head(entries)
-        capacity = Capacity(shape.max_num_tokens, shape.max_num_requests, min(LOGIT_ROWS, shape.max_num_requests))
+        self._capacity = capacity = Capacity(
+            shape.max_num_tokens, shape.max_num_samples, min(LOGIT_ROWS, shape.max_num_samples)
+        )
         self._attention = AttentionMemory(layers, shape.max_num_tokens, shape.max_model_len, pool.num_threads)
         self._buffers = Buffers(entries, capacity, kept=[view.value for view in head_entries[0].reads.values()])
         self._tape = native.Tape(pool, kernels)
@@ -258,6 +261,8 @@ class NativeGraph:
         return int(self._tape.num_ops)
 
     def replay(self, inputs: StepInputs) -> Logits:
+        if len(inputs.token_ids) > self._capacity.tokens or len(inputs.sample_rows) > self._capacity.samples:
+            raise InvariantError("a step is larger than the buffers that it was promised to fit")
         self._tape.replay(
             inputs.token_ids,
             inputs.positions,

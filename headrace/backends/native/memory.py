@@ -157,8 +157,8 @@ class NativeMemory:
         attention = shape.attention
         head_width = -(-attention.head_dim // native.PANEL) * native.PANEL
         widths = 4 * shape.hidden_size + shape.intermediate_size + 4 * attention.num_heads * head_width
-        floats = (shape.max_num_tokens + shape.max_num_requests) * (widths + 8 * native.PANEL)
-        floats += min(LOGIT_ROWS, shape.max_num_requests) * (shape.vocab_size + native.PANEL)
+        floats = (shape.max_num_tokens + shape.max_num_samples) * (widths + 8 * native.PANEL)
+        floats += min(LOGIT_ROWS, shape.max_num_samples) * (shape.vocab_size + native.PANEL)
         floats += (
             num_partials(shape.max_model_len, self._num_threads) * attention.num_heads * (head_width + native.PANEL)
         )

@@ -160,7 +160,7 @@ class NumpyMemory:
         scores = 3 * shape.attention.num_heads * max(MAX_UNIT_PAIRS * TILE, MIN_UNIT_ROWS * shape.max_model_len)
         floats = (
             shape.max_num_tokens * widths
-            + 2 * shape.max_num_requests * shape.vocab_size
+            + 2 * shape.max_num_samples * shape.vocab_size
             + shape.num_threads * (2 * gathered + scores)
         )
         return floats * FLOAT_BYTES

@@ -28,9 +28,9 @@ class KVCacheManager:
 
     def find_computed_blocks(self, request: Request) -> list[int]:
         """The longest run of blocks from the request's beginning that the cache holds. At least the last known token
-        is left to be computed, as its output is what the request waits for. Takes no reference: use the answer in
-        `allocate` before anything else is allocated."""
-        if not self.pool.enable_caching:
+        is left to be computed, as its output is what the request waits for; and all of them where logprobs of the
+        prompt are wanted. Takes no reference: use the answer in `allocate` before anything else is allocated."""
+        if not self.pool.enable_caching or request.prompt_logprobs is not None:
             return []
         block_ids: list[int] = []
         for block_hash in request.block_hashes[: (request.num_tokens - 1) // self.block_size]:

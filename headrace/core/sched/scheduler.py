@@ -73,6 +73,8 @@ class Scheduler:
         self._decoding: dict[str, Request] = {}
         self._wheel: list[dict[str, Request]] = [{} for _ in range(cache.block_size)]
         self._last_steps: dict[int, dict[str, Request]] = {}
+        self._max_prompt_logprobs = config.max_prompt_logprobs
+        self._prompt_logprobs_left = 0  # in the step that is being decided
         self._step = 0
         self._num_arrived = 0
         self._num_preemptions = 0
@@ -125,6 +127,7 @@ class Scheduler:
         num_displaced = len(preempted)
         grown = self._grow_decodes(preempted)
         num_scheduled = dict.fromkeys(self._decoding, 1)
+        self._prompt_logprobs_left = self._max_prompt_logprobs
         budget = self._continue_prefills(num_scheduled, self._budget - len(num_scheduled))
         # After a preemption for want of blocks nobody is started: the blocks are for those that run.
         new = self._admit_waiting(num_scheduled, budget) if len(preempted) == num_displaced else []
@@ -181,15 +184,24 @@ class Scheduler:
             return budget
         urgent = next(self._waiting.in_turn(self._step), None) if self._displaces else None
         for request in sorted(self._prefilling.values(), key=self._rank):
+            if budget == 0:
+                break
             limit = budget
             if urgent is not None and urgent.priority < request.priority:
                 limit = max(1, budget // 2)
-            num_tokens = min(request.num_tokens - request.num_computed_tokens, limit, budget)
-            if num_tokens == 0:
-                break
-            num_scheduled[request.request_id] = num_tokens
-            budget -= num_tokens
+            budget -= self._give_tokens(request, num_scheduled, limit)
         return budget
+
+    def _give_tokens(self, request: Request, num_scheduled: dict[str, int], limit: int) -> int:
+        """Let a request compute its next tokens in this step. Returns how many: all, or `limit`, or none at all where
+        logprobs of prompts are wanted and the step has as many of them as it may."""
+        num_tokens = min(request.num_tokens - request.num_computed_tokens, limit)
+        if request.prompt_logprobs is not None:
+            num_tokens = min(num_tokens, self._prompt_logprobs_left)
+            self._prompt_logprobs_left -= num_tokens
+        if num_tokens:
+            num_scheduled[request.request_id] = num_tokens
+        return num_tokens
 
     def _admit_waiting(self, num_scheduled: dict[str, int], budget: int) -> list[NewRequestData]:
         """Start waiting requests in turn while they fit: a place, budget, and blocks for all their known tokens.
@@ -208,9 +220,7 @@ class Scheduler:
                 continue
             for other in passed:
                 other.num_passed += 1
-            num_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
-            num_scheduled[request.request_id] = num_tokens
-            budget -= num_tokens
+            budget -= self._give_tokens(request, num_scheduled, budget)
             self._start(request)
             new.append(new_request_data(request))
             if budget == 0 or len(new) == num_places or not all(map(self._may_be_passed, passed)):
@@ -251,7 +261,7 @@ class Scheduler:
         request.num_computed_tokens = len(computed) * kv.block_size
         if request.status is RequestStatus.WAITING:
             request.num_cached_tokens = request.num_computed_tokens
-            if kv.pool.enable_caching:
+            if kv.pool.enable_caching and request.prompt_logprobs is None:
                 kv.num_queried_tokens += request.num_tokens
                 kv.num_hit_tokens += request.num_computed_tokens
         return True
@@ -262,6 +272,8 @@ class Scheduler:
         self._leave_running(request)
         self.kv.free(request)
         request.num_computed_tokens = 0
+        if request.prompt_logprobs is not None:
+            request.prompt_logprobs = []  # they come again
         request.num_preemptions += 1
         request.move_to(RequestStatus.PREEMPTED)
         self._waiting.add(request, self._step)
@@ -274,6 +286,10 @@ class Scheduler:
     def update(self, step: SchedulerOutput, result: ModelRunnerOutput) -> Outputs:
         """Take in what a step computed. Requests that ended while it ran are gone, and their tokens are dropped; one
         that has come anew since then waits, and is not spoken to."""
+        for request_id, prompt_logprobs in (result.prompt_logprobs or {}).items():
+            request = self._prefilling.get(request_id)
+            if request is not None and request.prompt_logprobs is not None:
+                request.prompt_logprobs += prompt_logprobs
         started = self._advance_prefills(step)
         # Those that need more than their token appended: the first one after a start, and perhaps the last one.
         special = self._last_steps.pop(self._step, {})
@@ -304,6 +320,7 @@ class Scheduler:
         """What is rare: the first token since a start has news with it, and a token may be the last."""
         if output.first_index == 0:
             output.num_cached_tokens = request.num_cached_tokens
+            output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
         if request.events:
             output.events, request.events = list(request.events), ()
         status = judge_token(request, token_id)

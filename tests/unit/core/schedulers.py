@@ -59,6 +59,7 @@ class Steps:
         policy: str = "fcfs",
         patience: int = 512,
         max_passes: int = 8,
+        max_prompt_logprobs: int = 64,
     ) -> None:
         cache = CacheConfig(
             block_size=block_size,
@@ -74,6 +75,7 @@ class Steps:
             policy=policy,
             patience=patience,
             max_passes=max_passes,
+            max_prompt_logprobs=max_prompt_logprobs,
         )
         self.clock = Clock()
         self.scheduler = Scheduler(config, cache, num_blocks, clock=self.clock)

@@ -777,3 +777,29 @@ def test_check_finds(corrupt, words):
     corrupt(steps)
     with pytest.raises(InvariantError, match=words):
         steps.scheduler.check()
+
+
+# ---- logprobs of prompts
+
+
+def test_a_step_has_as_many_logprobs_of_prompts_as_it_may_and_others_use_the_rest_of_the_budget():
+    steps = Steps(budget=64, max_prompt_logprobs=10)
+    for request_id in ("a", "b"):
+        steps.add(request_id, 16, prompt_logprobs=0)
+    steps.add("plain", 20)
+    counts = [steps.step().num_scheduled_tokens for _ in range(4)]
+    assert counts == [{"a": 10, "plain": 20}, {"plain": 1, "a": 6, "b": 4}, {"plain": 1, "a": 1, "b": 10}, {
+        "plain": 1, "a": 1, "b": 2,
+    }]  # fmt: skip
+
+
+def test_a_prompt_whose_logprobs_are_wanted_reads_no_cached_blocks_and_leaves_some():
+    steps = Steps()
+    prompt = list(range(100, 117))
+    steps.add("first", prompt, max_tokens=1)
+    steps.step()
+    steps.add("asks", prompt, max_tokens=1, prompt_logprobs=0)
+    assert steps.step().num_scheduled_tokens == {"asks": 17}
+    steps.add("plain", prompt, max_tokens=1)
+    assert steps.step().num_scheduled_tokens == {"plain": 1}
+    assert steps.scheduler.stats().prefix_cache_queries == 2 * 17  # what was not looked up is no miss

@@ -17,9 +17,8 @@ Script = Callable[[EngineCoreRequest], Sequence[int]]
 READY = EngineCoreReadyResponse(engine_index=0, incarnation=1, num_kv_blocks=64, block_size=16, max_model_len=256)
 
 
-def logprobs_of(token: int, request: EngineCoreRequest) -> TokenLogprobs:
+def logprobs_of(token: int, num_top: int) -> TokenLogprobs:
     """The token has the probability 1/2; before it come, less and less probable, the tokens 100, 101, ..."""
-    num_top = request.sampling_params.logprobs or 0
     top = np.log(0.9 / 2.0 ** np.arange(num_top)).astype("<f4")
     return TokenLogprobs(float(np.log(0.5)), 2, np.arange(100, 100 + num_top, dtype="<i4").tobytes(), top.tobytes())
 
@@ -96,10 +95,15 @@ class FakeEngine:
         tokens = tokens[:max_tokens]
         for index, token in enumerate(tokens):
             is_last = index == len(tokens) - 1
-            logprobs = None if request.sampling_params.logprobs is None else [logprobs_of(token, request)]
-            self.send(
-                EngineCoreOutput(request.request_id, index, [token], reason if is_last else None, new_logprobs=logprobs)
-            )
+            num_top, num_top_of_prompt = request.sampling_params.logprobs, request.sampling_params.prompt_logprobs
+            output = EngineCoreOutput(request.request_id, index, [token], reason if is_last else None)
+            if num_top is not None:
+                output.new_logprobs = [logprobs_of(token, num_top)]
+            if index == 0 and num_top_of_prompt is not None:
+                output.prompt_logprobs = [
+                    logprobs_of(known, num_top_of_prompt) for known in request.prompt_token_ids[1:]
+                ]
+            self.send(output)
 
     def send(self, *outputs: EngineCoreOutput) -> None:
         for output in outputs:

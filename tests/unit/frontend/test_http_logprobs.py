@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -124,3 +125,119 @@ def test_what_changes_logits_reaches_the_engine(run, says, path):
         assert params.bad_token_ids == tuple(tuple(encode(text, add_special_tokens=False)) for text in texts)
 
     run(scenario, says("Hi"))
+
+
+# ---- prompts
+
+
+def joined(answers: list[dict]) -> dict[int, str]:
+    """The text of each choice."""
+    texts: dict[int, str] = {}
+    for choice in (choice for answer in answers for choice in answer["choices"]):
+        texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+    return texts
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("num_top", [0, 2])
+def test_b11_echo_with_logprobs(run, says, stream, num_top):
+    async def scenario(server: Server) -> None:
+        prompt = "Hello ď there"
+        answers = await answers_of(server, COMPLETIONS, stream, prompt=prompt, echo=True, logprobs=num_top, n=2)
+        assert joined(answers) == {0: prompt + TEXT, 1: prompt + TEXT}
+        assert [request.sampling_params.prompt_logprobs for request in server.engine.seen] == [num_top, None]
+        for index in (0, 1):
+            choices = [choice for answer in answers for choice in answer["choices"] if choice["index"] == index]
+            lists = completion_lists([{"choices": choices}])
+            assert lists["tokens"][0] == "Hello"
+            assert lists["tokens"][-1] == "<|im_end|>"
+            assert lists["token_logprobs"] == [None] + [HALF] * (len(lists["tokens"]) - 1)
+            assert lists["top_logprobs"][0] is None
+            assert {len(top) for top in lists["top_logprobs"][1:]} == {num_top + 1}
+            whole = prompt + TEXT
+            for token, offset in zip(lists["tokens"], lists["text_offset"], strict=True):
+                assert token.endswith("\ufffd") or token == "<|im_end|>" or whole.startswith(token, offset)
+            assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
+
+    run(scenario, says(TEXT, TEXT))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_d06_echo_alone(run, says, stream):
+    """`max_tokens: 0` gives the prompt and nothing else: no token, no text, no logprob of what was not asked for."""
+
+    async def scenario(server: Server) -> None:
+        for logprobs in (None, 0, 1):
+            more = {"stream_options": {"include_usage": True}} if stream else {}
+            answers = await answers_of(
+                server, COMPLETIONS, stream, prompt="Hello there", echo=True, max_tokens=0, logprobs=logprobs, **more
+            )
+            assert joined(answers) == {0: "Hello there"}
+            assert answers[-1]["usage"]["completion_tokens"] == 0
+            reasons = [choice["finish_reason"] for answer in answers for choice in answer["choices"]]
+            assert [reason for reason in reasons if reason is not None] == ["length"]
+            if logprobs is not None:
+                assert completion_lists(answers)["tokens"] == ["Hello", " there"]
+
+    run(scenario, says("Hello"))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_of_token_ids_and_of_several_prompts(run, says, tokenizer, stream):
+    async def scenario(server: Server) -> None:
+        prompts = [tokenizer.encode(text, add_special_tokens=False) for text in ("Hello there", "<|im_start|>Hi")]
+        answers = await answers_of(server, COMPLETIONS, stream, prompt=prompts, echo=True, logprobs=0)
+        assert joined(answers) == {0: "Hello there one", 1: "Hi two"}
+        spelled = await answers_of(server, COMPLETIONS, stream, prompt="<|im_start|>Hi", echo=True, logprobs=0)
+        assert joined(spelled) == {0: "<|im_start|>Hi three"}  # what the caller wrote comes back as it is
+        assert completion_lists(spelled)["text_offset"][:3] == [0, 12, 14]
+
+    run(scenario, says(" one", " two", " three"))
+
+
+def test_echo_without_logprobs_asks_the_engine_for_none(run, says):
+    async def scenario(server: Server) -> None:
+        (answer,) = await answers_of(server, COMPLETIONS, False, prompt="Hello", echo=True)
+        assert answer["choices"][0]["text"] == "Hello there"
+        assert answer["choices"][0]["logprobs"] is None
+        assert server.engine.seen[0].sampling_params.prompt_logprobs is None
+
+    run(scenario, says(" there"))
+
+
+@pytest.mark.parametrize("num_top", [0, 2])
+def test_prompt_logprobs(run, says, num_top):
+    """vLLM's field: of a completion in each choice, of a chat beside the choices."""
+
+    async def scenario(server: Server) -> None:
+        (answer,) = await answers_of(server, COMPLETIONS, False, prompt=["Hello there", "Hi"], prompt_logprobs=num_top)
+        first, second = (choice["prompt_logprobs"] for choice in answer["choices"])
+        assert (len(first), len(second)) == (2, 1)
+        (there,) = server.engine.seen[0].prompt_token_ids[1:]
+        assert first[0] is None
+        assert first[1][str(there)] == {"logprob": HALF, "rank": 2, "decoded_token": " there"}
+        assert [first[1][str(100 + place)]["rank"] for place in range(num_top)] == list(range(1, num_top + 1))
+        assert len(first[1]) == num_top + 1
+        (chat,) = await answers_of(server, CHAT, False, prompt_logprobs=num_top)
+        assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
+        (plain,) = await answers_of(server, CHAT, False)
+        assert "prompt_logprobs" not in plain
+        refused = await server.client.post(CHAT, json={**BASE[CHAT], "prompt_logprobs": 1, "stream": True})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt_logprobs")
+
+    run(scenario, says("one", "two", "three", "four"))
+
+
+def test_choices_that_come_before_the_logprobs_of_the_prompt_wait_for_them(run, says):
+    """Only the first choice's sequence computes them; the others may be quicker, as the prefix cache has the prompt."""
+
+    async def scenario(server: Server) -> None:
+        engine = server.engine
+        engine.holds = lambda request: request.sampling_params.prompt_logprobs is not None
+        fields = {"prompt": "Hello", "echo": True, "logprobs": 0, "n": 2, "stream": True}
+        task = asyncio.create_task(server.client.post(COMPLETIONS, json=fields))
+        await engine.until(lambda engine: len(engine.seen) == 2 and len(engine.requests) == 1)
+        engine.answer(engine.seen[0])
+        assert joined(events((await task).text)) == {0: "Hello two", 1: "Hello one"}
+
+    run(scenario, says(" one", " two"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -171,6 +172,31 @@ def test_a_gap_is_an_error_of_that_request(bench):
     with pytest.raises(EngineError, match="lost"):
         b.collector.take()
     assert not b.processor.has_unfinished_requests
+
+
+@pytest.mark.parametrize("finish", [None, FinishReason.LENGTH])
+def test_b10_a_fault_in_one_answer_is_nobody_elses(bench, input_processor, finish, caplog, monkeypatch):
+    b = bench(n=2)
+    other = RequestOutputCollector(OutputKind.DELTA)
+    prepared = input_processor.process("Hi", b.params, "other")
+    b.processor.add_request(prepared, other)
+
+    def fail(text: str) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(b.state.choices[0], "_stop_matcher", SimpleNamespace(feed=fail))
+    hello = b.encode("Hello")
+    outputs = [
+        EngineCoreOutput(b.ids[0], 0, hello, finish),
+        EngineCoreOutput(prepared.core_requests[0].request_id, 0, hello),
+    ]
+    assert set(b.processor.process_outputs(outputs, b.stats)) == set(b.ids)
+    with pytest.raises(EngineError):
+        b.take()
+    assert "ZeroDivisionError" in caplog.text
+    news = other.take()
+    assert news is not None
+    assert news.outputs[0].text == "Hello"
 
 
 @pytest.mark.parametrize(

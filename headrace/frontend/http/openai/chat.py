@@ -33,6 +33,7 @@ from headrace.frontend.http.openai.protocol import (
 from headrace.frontend.http.openai.request_body import (
     logprobs_reader,
     parse_request,
+    read_prompt_logprobs,
     sampling_params_of,
     scheduling_of,
     usage_of,
@@ -64,7 +65,7 @@ class ChatCompletions:
         if chat.stream:
             first = await until_disconnect(request.receive, anext(outputs))
             return EventStream(answer.events(first, outputs, with_usage=wants_usage(chat)))
-        whole = await until_disconnect(request.receive, answer.whole(outputs))
+        whole = await until_disconnect(request.receive, answer.whole(outputs, self._llm, params.prompt_logprobs))
         return Response(msgspec.json.encode(whole), media_type="application/json")
 
     def _sampling_params(self, chat: ChatCompletionRequest) -> SamplingParams:
@@ -96,7 +97,9 @@ class _Answer:
         self._logprobs = logprobs
         self._created = int(time.time())
 
-    async def whole(self, outputs: AsyncGenerator[RequestOutput, None]) -> ChatCompletion:
+    async def whole(
+        self, outputs: AsyncGenerator[RequestOutput, None], llm: AsyncLLM, num_top_of_prompt: int | None
+    ) -> ChatCompletion:
         async with aclosing(outputs):
             output = await anext(outputs)  # the only one: FINAL_ONLY has all choices in it
         choices = [
@@ -104,7 +107,8 @@ class _Answer:
             for choice in output.outputs
         ]
         usage = _usage(output, sum(len(choice.token_ids) for choice in output.outputs))
-        return ChatCompletion(self._id, "chat.completion", self._created, self._model, choices, usage)
+        prompt = await read_prompt_logprobs(llm, self._logprobs, output, num_top_of_prompt)
+        return ChatCompletion(self._id, "chat.completion", self._created, self._model, choices, usage, prompt)
 
     async def events(
         self, first: RequestOutput, later: AsyncGenerator[RequestOutput, None], *, with_usage: bool

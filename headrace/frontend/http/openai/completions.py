@@ -6,10 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,11 +26,13 @@ from headrace.frontend.http.openai.protocol import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
+    PromptLogprobs,
     Usage,
 )
 from headrace.frontend.http.openai.request_body import (
     logprobs_reader,
     parse_request,
+    read_prompt_logprobs,
     sampling_params_of,
     scheduling_of,
     usage_of,
@@ -56,13 +59,13 @@ class Completions:
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
         completion = await parse_request(body, CompletionRequest, COMPLETIONS, self._models)
-        params = sampling_params_of(completion, self._defaults, completion.max_tokens, completion.logprobs)
-        params.check(self._limits)
+        params = self._sampling_params(completion)
         scheduling = scheduling_of(completion)
         prompts = _split_prompts(completion.prompt)
         _check_number_of_choices(len(prompts), params, completion.best_of, self._limits)
         prepared = [await self._llm.prepare(prompt, params, scheduling=scheduling) for prompt in prompts]
-        answer = _Answer(prepared, self._models[0], logprobs_reader(self._llm.tokenizer, completion, params))
+        reader = logprobs_reader(self._llm.tokenizer, completion, params)
+        answer = _Answer(self._llm, prepared, self._models[0], completion, reader)
         outputs = merge([self._llm.generate(one) for one in prepared])
         if completion.stream:
             first = await until_disconnect(request.receive, anext(outputs))
@@ -70,11 +73,43 @@ class Completions:
         whole = await until_disconnect(request.receive, answer.whole(outputs))
         return Response(msgspec.json.encode(whole), media_type="application/json")
 
+    def _sampling_params(self, completion: CompletionRequest) -> SamplingParams:
+        """With `echo` there may be no answer to generate; the engine cannot do without, so it gets one token."""
+        max_tokens = 1 if _is_echo_alone(completion) else completion.max_tokens
+        params = sampling_params_of(completion, self._defaults, max_tokens, completion.logprobs)
+        params.check(self._limits)
+        if completion.echo and completion.logprobs is not None:
+            most = max(completion.logprobs, completion.prompt_logprobs or 0)
+            params = msgspec.structs.replace(params, prompt_logprobs=most)
+        return params
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """What an answer says of its prompt."""
+
+    echo: str = ""  # what the text of each choice begins with
+    echo_logprobs: CompletionLogprobs | None = None
+    logprobs: PromptLogprobs | UnsetType = UNSET
+
 
 class _Answer:
     """One answer in the making: its id, and the shapes that the outputs take."""
 
-    def __init__(self, prepared: Sequence[PreparedRequest], model: str, logprobs: LogprobsReader) -> None:
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        prepared: Sequence[PreparedRequest],
+        model: str,
+        completion: CompletionRequest,
+        logprobs: LogprobsReader,
+    ) -> None:
+        self._llm = llm
+        self._prepared = prepared
+        self._echo = bool(completion.echo)
+        self._is_echo_alone = _is_echo_alone(completion)
+        self._num_top = completion.logprobs
+        self._num_top_of_prompt = completion.prompt_logprobs
         self._logprobs = logprobs
         self._id = f"cmpl-{prepared[0].label}"
         self._model = model
@@ -89,21 +124,29 @@ class _Answer:
         choices: list[CompletionChoice] = []
         async with aclosing(outputs):
             async for place, output in outputs:
-                choices += self._choices(place, output)
+                prompt = await self._read_prompt(place, output)
+                choices += [_after_prompt(prompt, choice) for choice in self._choices(place, output)]
         choices.sort(key=lambda choice: choice.index)
         return self._completion(choices, self._usage())
 
     async def events(
         self, first: tuple[int, RequestOutput], later: Outputs, *, with_usage: bool
     ) -> AsyncGenerator[bytes, None]:
-        """Pieces of text, the last of each choice with its finish reason. Then, if asked for, one chunk without choices
-        that has the usage."""
+        """Pieces of text, the echo of the prompt first, the last of each choice with its finish reason. Then, if asked
+        for, one chunk without choices that has the usage."""
         usage = None if with_usage else UNSET
         num_open = self._num_prompts
+        prompts: dict[int, _Prompt] = {}
+        begun: set[int] = set()
         async with aclosing(later):
             place, output = first
             while True:
+                if self._echo and place not in prompts:
+                    prompts[place] = await self._read_prompt(place, output)
                 for choice in self._choices(place, output):
+                    if self._echo and choice.index not in begun:
+                        begun.add(choice.index)
+                        yield event(self._completion([_echo_choice(choice.index, prompts[place])], usage))
                     if choice.text or choice.finish_reason is not None or (choice.logprobs and choice.logprobs.tokens):
                         yield event(self._completion([choice], usage))
                 num_open -= output.finished
@@ -114,10 +157,32 @@ class _Answer:
             yield event(self._completion([], self._usage()))
         yield DONE
 
+    async def _read_prompt(self, place: int, output: RequestOutput) -> _Prompt:
+        logprobs = await read_prompt_logprobs(self._llm, self._logprobs, output, self._num_top_of_prompt)
+        if not self._echo:
+            return _Prompt(logprobs=logprobs)
+        echo, echo_logprobs = await self._llm.in_thread(self._read_echo, self._prepared[place].prompt, output)
+        for index in range(place * self._n, (place + 1) * self._n):
+            self._logprobs.begin_after(index, echo)
+        return _Prompt(echo, echo_logprobs, logprobs)
+
+    def _read_echo(self, text: str | None, output: RequestOutput) -> tuple[str, CompletionLogprobs | None]:
+        token_ids, found = output.prompt_token_ids, output.prompt_logprobs
+        if text is None:
+            text = self._logprobs.text_of(token_ids)
+        if self._num_top is None or found is None:
+            return text, None
+        logprobs = _completion_logprobs(self._logprobs.read_prompt(text, token_ids, found, self._num_top))
+        logprobs.token_logprobs[0] = logprobs.top_logprobs[0] = None
+        return text, logprobs
+
     def _choices(self, place: int, output: RequestOutput) -> list[CompletionChoice]:
-        self._num_generated += sum(len(choice.token_ids) for choice in output.outputs)
         self._num_cached[place] = output.num_cached_tokens
-        return [self._choice(place * self._n + choice.index, choice) for choice in output.outputs]
+        first = place * self._n
+        if self._is_echo_alone:
+            return [CompletionChoice(first + choice.index, "", None, "length") for choice in output.outputs]
+        self._num_generated += sum(len(choice.token_ids) for choice in output.outputs)
+        return [self._choice(first + choice.index, choice) for choice in output.outputs]
 
     def _choice(self, index: int, choice: CompletionOutput) -> CompletionChoice:
         places = self._logprobs.read(index, choice)
@@ -129,6 +194,33 @@ class _Answer:
 
     def _completion(self, choices: list[CompletionChoice], usage: Usage | msgspec.UnsetType | None) -> Completion:
         return Completion(self._id, "text_completion", self._created, self._model, choices, usage)
+
+
+def _is_echo_alone(completion: CompletionRequest) -> bool:
+    return bool(completion.echo) and completion.max_tokens == 0
+
+
+def _echo_choice(index: int, prompt: _Prompt) -> CompletionChoice:
+    return CompletionChoice(index, prompt.echo, prompt.echo_logprobs, None)
+
+
+def _after_prompt(prompt: _Prompt, choice: CompletionChoice) -> CompletionChoice:
+    """A whole choice, with what it says of the prompt before it."""
+    logprobs = choice.logprobs
+    if prompt.echo_logprobs is not None:
+        logprobs = _join(prompt.echo_logprobs, logprobs)
+    return CompletionChoice(choice.index, prompt.echo + choice.text, logprobs, choice.finish_reason, prompt.logprobs)
+
+
+def _join(first: CompletionLogprobs, second: CompletionLogprobs | None) -> CompletionLogprobs:
+    if second is None:
+        return first
+    return CompletionLogprobs(
+        first.text_offset + second.text_offset,
+        first.token_logprobs + second.token_logprobs,
+        first.tokens + second.tokens,
+        first.top_logprobs + second.top_logprobs,
+    )
 
 
 def _completion_logprobs(places: Sequence[PlaceLogprobs]) -> CompletionLogprobs:

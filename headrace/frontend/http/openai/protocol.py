@@ -12,6 +12,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headrace.frontend.logprobs import RankedToken
+
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
@@ -47,6 +49,7 @@ class GenerationRequest(ModelRequest, kw_only=True):
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     return_tokens_as_token_ids: bool | None = None  # in logprobs: "token_id:17" and not its text
+    prompt_logprobs: int | None = None  # most probable tokens at each place of the prompt; not in streams
     priority: int | None = None  # lower goes first
     cache_salt: str | None = None  # requests share cached prefixes only within the same salt
 
@@ -67,6 +70,10 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     max_tokens: int | None = 16  # OpenAI's default; null: what the context leaves
     best_of: int | None = None  # only as another way to say `n`
     logprobs: int | None = None  # most probable tokens at each place; 0: the sampled ones' logprobs alone
+    echo: bool | None = None  # the text begins with the prompt; with `logprobs`, these too
+
+
+PromptLogprobs = list[dict[int, RankedToken] | None]  # by token id, for each token of the prompt; null for the first
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -123,6 +130,7 @@ class ChatCompletion(msgspec.Struct):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET  # there if they were asked for
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -165,6 +173,7 @@ class CompletionChoice(msgspec.Struct):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET  # there if they were asked for
 
 
 class Completion(msgspec.Struct):

@@ -10,14 +10,23 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace.config.limits import MAX_LOGIT_BIAS
 from headrace.contracts.sampling_params import OutputKind, SamplingParams, check_count
 from headrace.errors import InvalidParameterError, ModelNotFoundError
-from headrace.frontend.http.openai.protocol import GenerationRequest, ModelRequest, PromptTokensDetails, Usage
+from headrace.frontend.async_llm import AsyncLLM
+from headrace.frontend.http.openai.protocol import (
+    GenerationRequest,
+    ModelRequest,
+    PromptLogprobs,
+    PromptTokensDetails,
+    Usage,
+)
 from headrace.frontend.http.openai.unsupported import Neutral, refuse_unsupported, warn_of_misspelt
 from headrace.frontend.input_processor import Scheduling
 from headrace.frontend.logprobs import LogprobsReader
+from headrace.frontend.request_output import RequestOutput
 from headrace.frontend.tokenizer.tokenizer import Tokenizer
 
 M = TypeVar("M", bound=ModelRequest)
@@ -42,6 +51,8 @@ async def parse_request(body: bytes | bytearray, kind: type[R], neutral: Neutral
     request = await parse_body(body, kind, neutral, models)
     if request.stream_options is not None and not request.stream:
         raise InvalidParameterError("stream_options is only allowed with stream.", param="stream_options")
+    if request.prompt_logprobs is not None and request.stream:
+        raise InvalidParameterError("prompt_logprobs is not available with stream.", param="prompt_logprobs")
     return request
 
 
@@ -100,6 +111,7 @@ def sampling_params_of(
         allowed_token_ids=None if request.allowed_token_ids is None else tuple(request.allowed_token_ids),
         bad_words=tuple(request.bad_words or ()),
         logprobs=logprobs,
+        prompt_logprobs=request.prompt_logprobs,
         output_kind=OutputKind.DELTA if request.stream else OutputKind.FINAL_ONLY,
     )
 
@@ -120,6 +132,15 @@ def scheduling_of(request: GenerationRequest) -> Scheduling:
 def logprobs_reader(tokenizer: Tokenizer, request: GenerationRequest, params: SamplingParams) -> LogprobsReader:
     with_ids = bool(request.return_tokens_as_token_ids)
     return LogprobsReader(tokenizer, skip_special_tokens=params.skip_special_tokens, with_ids=with_ids)
+
+
+async def read_prompt_logprobs(
+    llm: AsyncLLM, reader: LogprobsReader, output: RequestOutput, num_top: int | None
+) -> PromptLogprobs | UnsetType:
+    """The field of an answer. Nothing where `num_top`, the request's `prompt_logprobs`, is None."""
+    if num_top is None or output.prompt_logprobs is None:
+        return UNSET
+    return await llm.in_thread(reader.prompt_by_id, output.prompt_token_ids, output.prompt_logprobs, num_top)
 
 
 def usage_of(num_prompt_tokens: int, num_generated: int, num_cached: int) -> Usage:

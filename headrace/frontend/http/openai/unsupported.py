@@ -19,9 +19,7 @@ Neutral = Mapping[str, tuple[object, ...]]
 
 _BOTH: dict[str, tuple[object, ...]] = {
     "length_penalty": (1,),
-    "prompt_logprobs": (),
     "use_beam_search": (False,),
-    "echo": (False,),
     "truncate_prompt_tokens": (),
     "return_token_ids": (False,),
     "response_format": ({"type": "text"},),
@@ -35,6 +33,7 @@ _BOTH: dict[str, tuple[object, ...]] = {
 
 CHAT: Neutral = {
     **_BOTH,
+    "echo": (False,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
