@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headrace.frontend.http.openai.request_body import MAX_NESTING
+from headrace.frontend.http.openai.request_body import MAX_NESTING, MAX_PARTS
 from tests.unit.frontend.serving import Server
 
 BODIES = {
@@ -94,7 +94,7 @@ def test_another_method_is_refused(run, path):
 
 
 @on_every_route
-@pytest.mark.parametrize("depth", [10_000, 1_000_000, MAX_NESTING])
+@pytest.mark.parametrize("depth", [10_000, 50_000, MAX_NESTING])
 @pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}")])
 def test_a_body_that_is_nested_too_deeply_is_refused_whatever_the_field(run, path, depth, brackets):
     async def scenario(server: Server) -> None:
@@ -119,6 +119,31 @@ def test_of_a_key_that_is_there_twice_the_last_counts(run, says, path):
     async def scenario(server: Server) -> None:
         assert (await send(server, path, beside(path, '"model": "other", "model": "demo"'))).status_code == 200
         assert (await send(server, path, beside(path, '"model": "demo", "model": "other"'))).status_code == 404
+
+    run(scenario, says("x"))
+
+
+@on_every_route
+@pytest.mark.parametrize(
+    "field",
+    [
+        pytest.param('"user": [' + "[]," * MAX_PARTS + "0]", id="lists"),
+        pytest.param('"user": [' + "{}," * MAX_PARTS + "0]", id="objects"),
+        pytest.param(", ".join(f'"field {number}": 0' for number in range(MAX_PARTS)), id="keys"),
+    ],
+)
+def test_a_body_of_very_many_parts_is_refused(run, path, field):
+    async def scenario(server: Server) -> None:
+        assert_refused(await send(server, path, beside(path, field)), f"at most {MAX_PARTS} lists, objects and keys")
+
+    run(scenario)
+
+
+@on_every_route
+@pytest.mark.parametrize("text", ["[{:" * MAX_PARTS, '\\"[{\\\\:' * MAX_PARTS, "\\n:" * 2 * MAX_PARTS])
+def test_texts_have_no_parts(run, says, path, text):
+    async def scenario(server: Server) -> None:
+        assert (await send(server, path, beside(path, f'"user": "{text}"'))).status_code == 200
 
     run(scenario, says("x"))
 

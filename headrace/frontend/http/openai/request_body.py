@@ -35,6 +35,7 @@ R = TypeVar("R", bound=GenerationRequest)
 MAX_BYTES_AT_ONCE = (
     2**16
 )  # of a body that the event loop itself reads, in a millisecond or less; larger ones have a thread
+MAX_PARTS = 2**17  # lists, objects and keys in a body; 4,096 messages have some 20,000
 MAX_NESTING = 128  # lists and objects around a value; a tool's JSON schema has some twenty
 
 _SAMPLING_FIELDS = (
@@ -42,6 +43,7 @@ _SAMPLING_FIELDS = (
     "include_stop_str_in_output", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty",
 )  # fmt: skip
 _ERROR_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*?)`)?$", re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 _MISSING_FIELD = re.compile(r"missing required field `(\w+)`")
 
@@ -154,6 +156,7 @@ def wants_usage(request: GenerationRequest) -> bool:
 
 def _decode(body: bytes | bytearray) -> dict[str, object]:
     too_deep = InvalidParameterError(f"The body may be nested at most {MAX_NESTING} deep.")
+    _check_number_of_parts(body)
     try:
         fields = _decode_json(body)
     except RecursionError:  # how deep that is depends on the version of Python
@@ -165,6 +168,19 @@ def _decode(body: bytes | bytearray) -> dict[str, object]:
     if body.count(b"[") + body.count(b"{") > MAX_NESTING and not _is_nested_within(fields, MAX_NESTING):
         raise too_deep
     return fields
+
+
+def _check_number_of_parts(body: bytes | bytearray) -> None:
+    """A million lists in a body take half a second in which nothing else happens, as the decoder keeps the GIL."""
+    num_parts = _count_parts(body)
+    if num_parts > MAX_PARTS:
+        num_parts -= sum(_count_parts(match[0]) for match in _STRING.finditer(body))
+    if num_parts > MAX_PARTS:
+        raise InvalidParameterError(f"The body may have at most {MAX_PARTS} lists, objects and keys.")
+
+
+def _count_parts(data: bytes | bytearray) -> int:
+    return data.count(b"[") + data.count(b"{") + data.count(b":")
 
 
 def _decode_json(body: bytes | bytearray) -> object:
