@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -165,7 +167,10 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=2000, help="for each route, and as many that break its rules")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a route, such as 'POST /tokenize'")
+    parser.add_argument("--minutes", type=int, default=60, help="after which it is a failure")
     options = parser.parse_args()
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(f"not done after {options.minutes} minutes"))
+    signal.alarm(60 * options.minutes)
     with tempfile.TemporaryDirectory() as folder:
         server = start_tiny_server(write_tiny_model(Path(folder)), "--check-invariants")
         try:
