@@ -35,6 +35,7 @@ R = TypeVar("R", bound=GenerationRequest)
 MAX_BYTES_AT_ONCE = (
     2**16
 )  # of a body that the event loop itself reads, in a millisecond or less; larger ones have a thread
+MAX_LOGPROBS_AT_ONCE = 64  # tokens whose logprobs the event loop itself writes out, with 20 others for each
 MAX_PARTS = 2**17  # lists, objects and keys in a body; 4,096 messages have some 20,000
 MAX_NESTING = 128  # lists and objects around a value; a tool's JSON schema has some twenty
 
@@ -143,6 +144,11 @@ async def read_prompt_logprobs(
     if num_top is None or output.prompt_logprobs is None:
         return UNSET
     return await llm.in_thread(reader.prompt_by_id, output.prompt_token_ids, output.prompt_logprobs, num_top)
+
+
+def has_many_logprobs(output: RequestOutput) -> bool:
+    """Whether what clients get of them is too much work for the event loop."""
+    return sum(len(choice.logprobs or ()) for choice in output.outputs) > MAX_LOGPROBS_AT_ONCE
 
 
 def usage_of(num_prompt_tokens: int, num_generated: int, num_cached: int) -> Usage:
