@@ -16,9 +16,13 @@ from tests.system.tiny_server import GAUGES, GREEDY, Postcondition, start_tiny_s
 pytestmark = pytest.mark.system
 
 LONG = {"prompt": "The quick brown fox", "n": 1, "max_tokens": 240, "ignore_eos": True, "seed": 1, "stream": True}
-LARGE = LONG | {"n": 24, "logprobs": 20}  # five megabytes: more than a kernel keeps for a client
+KERNEL_BYTES = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])  # most that it keeps for a client
+CHOICE_BYTES = 220_000  # with logprobs
+LARGE = LONG | {"n": min(128, 1 + KERNEL_BYTES * 5 // 4 // CHOICE_BYTES), "logprobs": 20}
 CLIENTS = [LONG] * 48 + [LARGE] * 2
-MAX_GROWTH_KB = 20_000  # 2 merged answers with logprobs, and for all a high-water mark and some text
+MAX_GROWTH_KB = (
+    10_000 + 2 * LARGE["n"] * 150
+)  # a high-water mark and some text for each; 2 merged answers with logprobs
 
 
 @pytest.fixture(scope="module")
