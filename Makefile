@@ -22,7 +22,7 @@ DEV_READY := $(VENV)/.ready-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test check native stub sanitize emulate simulate mutants bitwise accuracy bench clean
+.PHONY: help setup serve test check native stub sanitize emulate simulate fuzz endurance mutants bitwise accuracy bench clean
 
 help: ## this list
 	@echo 'usage: make TARGET [ARGS="..."] [PYTHON=python3.12]'
@@ -57,6 +57,12 @@ emulate: $(TEST_READY) ## test the AVX-512 and AMX kernels on a processor withou
 
 simulate: $(SERVE_READY) ## run the simulated engine: N seeds, all cores; ARGS="--adversarial", ARGS="--first 7 --jobs 1"
 	@exec $(PY) -m headrace.simulation --seeds $(N) $(ARGS)
+
+fuzz: $(TEST_READY) $(NATIVE_READY) ## schemathesis over /openapi.json, 2,000 requests of each kind for each route; ARGS="--examples 200 --seed 7"
+	@exec $(PY) -m tests.system.fuzzing $(ARGS)
+
+endurance: $(TEST_READY) $(NATIVE_READY) ## 500 streams for a minute, 5 MB prompts beside /health, 20,000 requests; ARGS="--seconds 600 --only streams"
+	@exec $(PY) -m tests.system.endurance $(ARGS)
 
 mutants: $(TEST_READY) ## put 100 small mistakes into the core and count those that the tests find; ARGS="--count 20 --seed 7"
 	@exec $(PY) -m tools.mutants $(ARGS)

@@ -87,6 +87,13 @@ class MethodNotAllowedError(RequestError):
     code = "method_not_allowed"
 
 
+class RequestTimeoutError(RequestError):
+    """The client has begun a request and does not end it."""
+
+    status = 408
+    code = "request_timeout"
+
+
 class RequestTooLargeError(RequestError):
     """The body is larger than the server accepts."""
 

@@ -28,6 +28,8 @@ SERVER_FIELDS = (
     "served_model_name",
     "api_key",
     "max_queued_requests",
+    "client_timeout",
+    "output_chunk_size",
 )
 
 

@@ -107,6 +107,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Annotated[int, Meta(ge=0)],
         Meta(description="Most requests that wait beside --max-num-seqs running ones; others get status 503."),
     ] = 4096
+    client_timeout: Annotated[
+        float,
+        Meta(gt=0, description="Seconds that a client may neither send more of its request nor take of its answer."),
+    ] = 60.0
     shutdown_timeout: Annotated[
         Annotated[float, Meta(ge=0)] | None,
         Meta(description="Seconds that running requests get to finish after SIGTERM. Default: as long as they take."),
@@ -115,6 +119,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float,
         Meta(gt=0, description="Seconds without a sign of life from a busy engine after which /health answers 503."),
     ] = 60.0
+    output_chunk_size: Annotated[
+        Positive,
+        Meta(description="Outputs of a step that the API server takes in before other tasks get their turn."),
+    ] = 128
     check_invariants: Annotated[
         bool,
         Meta(

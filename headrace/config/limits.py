@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+MAX_LOGIT_BIAS = 1024
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on requests. `vocab_size` and `max_model_len` come from the model, the others are fixed."""
@@ -14,7 +16,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_strings: int = 16
     max_stop_string_length: int = 1024
     max_stop_token_ids: int = 256
-    max_logit_bias: int = 1024
+    max_logit_bias: int = MAX_LOGIT_BIAS
     max_logprobs: int = 20  # most probable tokens that are told beside the sampled one
     max_bad_words: int = 256
     max_bad_word_length: int = 256  # characters

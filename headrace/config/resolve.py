@@ -163,9 +163,11 @@ def _server(config: EngineConfig) -> ServerConfig:
     return ServerConfig(
         host=config.host,
         port=config.port,
+        client_timeout=config.client_timeout,
         shutdown_timeout=config.shutdown_timeout,
         ipc_transport=config.ipc_transport,
         health_timeout=config.health_timeout,
+        output_chunk_size=config.output_chunk_size,
         log_level=config.log_level,
         log_format=config.log_format,
         log_requests=config.enable_log_requests,

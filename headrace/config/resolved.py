@@ -59,6 +59,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "text"
     log_requests: bool = False
     api_key_digests: tuple[bytes, ...] = ()  # SHA-256 of each key; empty: no key is asked for
+    client_timeout: float = 60.0  # seconds that a client may be silent when it is its turn
+    output_chunk_size: int = 128  # outputs that are taken in before other tasks get their turn
 
 
 class HeadraceConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,13 +12,14 @@ import socket
 import sys
 import traceback
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import uvicorn
 import uvloop
 
-from headrace.config.resolved import ProcessConfig
+from headrace.config.resolved import ProcessConfig, ServerConfig
 from headrace.contracts.lifecycle import ChildFailed, ChildReady, Drain, LauncherMessage, Listening, PeerDied
 from headrace.errors import EngineDeadError, StartupError
 from headrace.frontend.async_llm import AsyncLLM
@@ -60,7 +61,7 @@ class APIServer:
         with self._launcher.phase("tokenizer"):
             self._client, self._llm = client, AsyncLLM(process.config, client)
         with self._launcher.phase("routes"):
-            self._http = HTTPServer(http_settings(build_app(self._llm, process.config)))
+            self._http = HTTPServer(http_settings(build_app(self._llm, process.config), process.config.server))
         self._tasks: set[asyncio.Task[None]] = set()
         self._launcher.listen(lambda message: loop.call_soon_threadsafe(self._on_launcher_message, message))
         self._spawn(self._watch_handshake())
@@ -122,10 +123,10 @@ class APIServer:
         task.add_done_callback(self._tasks.discard)
 
 
-def http_settings(app: object) -> uvicorn.Config:
+def http_settings(app: object, server: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=HTTPProtocol,
+        http=partial(HTTPProtocol, client_timeout=server.client_timeout),  # type: ignore[arg-type]  # called like a class
         ws="none",
         lifespan="off",
         log_config=None,

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-OUTPUT_CHUNK_SIZE = 128  # outputs that are taken in before other tasks get their turn
 NUM_INPUT_THREADS = 2  # a long prompt does not make short ones wait for it
 
 
@@ -57,6 +56,7 @@ class AsyncLLM:
         self._death: str | None = None  # why the engine core is gone
         self._max_active = config.limits.max_active_requests
         self._health_timeout = config.server.health_timeout
+        self._chunk_size = config.server.output_chunk_size
         self._last_heard = time.monotonic()  # of an engine core that had something to do
         self._num_active = 0  # calls of generate() that have not ended
         self._idle = asyncio.Event()
@@ -217,8 +217,8 @@ class AsyncLLM:
     async def _take_in(self, message: EngineCoreOutputs) -> None:
         self._last_heard = time.monotonic()
         stats = IterationStats()
-        for start in range(0, len(message.outputs), OUTPUT_CHUNK_SIZE):
-            chunk = message.outputs[start : start + OUTPUT_CHUNK_SIZE]
+        for start in range(0, len(message.outputs), self._chunk_size):
+            chunk = message.outputs[start : start + self._chunk_size]
             to_abort = self._output_processor.process_outputs(chunk, stats)
             if to_abort:
                 self._client.abort_requests(to_abort)

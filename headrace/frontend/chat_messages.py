@@ -39,7 +39,7 @@ def _normalise(message: object, path: str) -> Message:
     role = message.get("role")
     if role not in ROLES:
         raise InvalidParameterError(f"{path}.role must be one of {', '.join(ROLES)}.", param=f"{path}.role")
-    if message.get("tool_calls") or message.get("function_call"):
+    if message.get("tool_calls") not in (None, []) or message.get("function_call") is not None:
         raise InvalidParameterError("Tool calls in messages are not supported.", param=f"{path}.tool_calls")
     normal = {"role": role, "content": _text(message.get("content"), f"{path}.content")}
     for key in _PASSED_ON:

@@ -18,8 +18,8 @@ TEMPLATE_KWARGS = (
     "clear_thinking", "date_string", "enable_thinking", "model_identity", "preserve_thinking", "reasoning_effort",
     "thinking", "thinking_budget",
 )  # fmt: skip
-_MAX_KWARG_LENGTH = 1024
-_MAX_KWARG_NUMBER = 2**53
+MAX_KWARG_LENGTH = 1024
+MAX_KWARG_NUMBER = 2**53
 
 
 class ChatPrompt(msgspec.Struct, frozen=True):
@@ -81,13 +81,13 @@ def check_template_kwargs(kwargs: Mapping[str, object]) -> None:
                 f"chat_template_kwargs may have: {', '.join(TEMPLATE_KWARGS)}.", param="chat_template_kwargs"
             )
         if isinstance(value, str):
-            is_fine = len(value) <= _MAX_KWARG_LENGTH
+            is_fine = len(value) <= MAX_KWARG_LENGTH
         else:  # a NaN is not within the bounds either
-            is_fine = isinstance(value, bool | int | float) and -_MAX_KWARG_NUMBER <= value <= _MAX_KWARG_NUMBER
+            is_fine = isinstance(value, bool | int | float) and -MAX_KWARG_NUMBER <= value <= MAX_KWARG_NUMBER
         if not is_fine:
             raise InvalidParameterError(
-                f"chat_template_kwargs.{name} must be a boolean, a number of at most {_MAX_KWARG_NUMBER}, or a string "
-                f"of at most {_MAX_KWARG_LENGTH} characters.",
+                f"chat_template_kwargs.{name} must be a boolean, a number of at most {MAX_KWARG_NUMBER}, or a string "
+                f"of at most {MAX_KWARG_LENGTH} characters.",
                 param=f"chat_template_kwargs.{name}",
             )
 

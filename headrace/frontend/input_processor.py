@@ -205,7 +205,8 @@ class InputProcessor:
         """The same ids, known to be in the vocabulary."""
         vocab_size = self._limits.vocab_size
         checked: list[int] = []
-        for token_id in token_ids:
+        for entry in token_ids:
+            token_id = int(entry) if isinstance(entry, float) and entry.is_integer() else entry  # JSON's 17.0 is 17
             if not isinstance(token_id, int) or isinstance(token_id, bool):
                 raise InvalidParameterError("A prompt of token ids must hold integers only.", param=param)
             if not 0 <= token_id < vocab_size:

@@ -8,12 +8,14 @@ from headrace.contracts.engine import FinishReason
 
 
 class FinishedRequestStats(msgspec.Struct, frozen=True):
-    """One sequence that has ended. `e2e_latency` is in seconds since the request arrived."""
+    """One sequence that has ended. Times are in seconds, and None where it has not come so far."""
 
     finish_reason: FinishReason
     num_prompt_tokens: int
     num_generation_tokens: int
-    e2e_latency: float
+    e2e_latency: float  # since the request arrived
+    prefill_time: float | None = None  # from its first start in the engine to its first token
+    decode_time: float | None = None  # from the first token to the last
 
 
 class IterationStats(msgspec.Struct):

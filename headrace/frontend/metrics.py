@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.contracts.engine import FinishReason
 from headrace.contracts.stats import SchedulerStats
-from headrace.frontend.iteration_stats import IterationStats
+from headrace.frontend.iteration_stats import FinishedRequestStats, IterationStats
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -61,6 +61,10 @@ class Metrics:
         self._inter_token_latency = Histogram(_INTER_TOKEN_LATENCY)
         self._queue_time = Histogram(_REQUEST_LATENCY)
         self._e2e_latency = Histogram(_REQUEST_LATENCY)
+        self._prefill_time = Histogram(_REQUEST_LATENCY)
+        self._decode_time = Histogram(_REQUEST_LATENCY)
+        self._inference_time = Histogram(_REQUEST_LATENCY)
+        self._time_per_output_token = Histogram(_INTER_TOKEN_LATENCY)
         token_bounds = _one_two_five(max_model_len)
         self._request_prompt_tokens = Histogram(token_bounds)
         self._request_generation_tokens = Histogram(token_bounds)
@@ -76,9 +80,20 @@ class Metrics:
         self._queue_time.observe(stats.queue_times)
         for request in stats.finished:
             self._finished[request.finish_reason] += 1
-            self._e2e_latency.observe((request.e2e_latency,))
+            self._record_times(request)
             self._request_prompt_tokens.observe((request.num_prompt_tokens,))
             self._request_generation_tokens.observe((request.num_generation_tokens,))
+
+    def _record_times(self, request: FinishedRequestStats) -> None:
+        self._e2e_latency.observe((request.e2e_latency,))
+        if request.decode_time is None:
+            return  # it got no token
+        self._decode_time.observe((request.decode_time,))
+        if request.num_generation_tokens > 1:
+            self._time_per_output_token.observe((request.decode_time / (request.num_generation_tokens - 1),))
+        if request.prefill_time is not None:
+            self._prefill_time.observe((request.prefill_time,))
+            self._inference_time.observe((request.prefill_time + request.decode_time,))
 
     @property
     def scheduler(self) -> SchedulerStats:
@@ -146,6 +161,10 @@ class Metrics:
             ("time_to_first_token_seconds", "From arrival to the first token.", self._time_to_first_token),
             ("inter_token_latency_seconds", "From one token to the next.", self._inter_token_latency),
             ("request_queue_time_seconds", "From the engine's queue to the first start.", self._queue_time),
+            ("request_prefill_time_seconds", "From the first start to the first token.", self._prefill_time),
+            ("request_decode_time_seconds", "From the first token to the last.", self._decode_time),
+            ("request_inference_time_seconds", "From the first start to the last token.", self._inference_time),
+            ("request_time_per_output_token_seconds", "Mean time between tokens.", self._time_per_output_token),
             ("e2e_request_latency_seconds", "From arrival to the end.", self._e2e_latency),
             ("request_prompt_tokens", "Prompt tokens of a request.", self._request_prompt_tokens),
             ("request_generation_tokens", "Tokens generated for a request.", self._request_generation_tokens),

@@ -96,7 +96,9 @@ class ChoiceState:
         self.index = index
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []  # of these tokens
-        self._last_token_time: float | None = None
+        self.start_time: float | None = None  # in the engine; as all these, by time.monotonic()
+        self.first_token_time: float | None = None
+        self.last_token_time: float | None = None
         self._kind = params.output_kind
         self._include_stop = params.include_stop_str_in_output
         self._detokenizer = _make_detokenizer(params, tokenizer)
@@ -139,12 +141,13 @@ class ChoiceState:
         """Tokens that come together share the time since the one before evenly."""
         prepared = self.request.prepared
         stats.num_generation_tokens += num_new_tokens
-        if self._last_token_time is None:
+        if self.last_token_time is None:
+            self.first_token_time = now
             stats.num_prompt_tokens += len(prepared.prompt_token_ids)
             stats.times_to_first_token.append(now - prepared.arrival_monotonic)
         else:
-            stats.inter_token_latencies.append((now - self._last_token_time) / num_new_tokens)
-        self._last_token_time = now
+            stats.inter_token_latencies.append((now - self.last_token_time) / num_new_tokens)
+        self.last_token_time = now
 
     def make_output(
         self, text: str, num_new_tokens: int, finish_reason: FinishReason | None, stop_reason: str | int | None
@@ -237,6 +240,7 @@ class OutputProcessor:
             request.prompt_logprobs = [None, *output.prompt_logprobs]
         if output.events:
             stats.queue_times += queue_times(output.events)
+            choice.start_time = choice.start_time or start_time(output.events)
         text, stop = choice.append(new_token_ids, finish_reason)
         num_new_tokens = len(choice.token_ids) - num_before
         if choice.logprobs is not None and output.new_logprobs is not None:
@@ -262,6 +266,8 @@ class OutputProcessor:
                 num_prompt_tokens=len(prepared.prompt_token_ids),
                 num_generation_tokens=len(choice.token_ids),
                 e2e_latency=time.monotonic() - prepared.arrival_monotonic,
+                prefill_time=_between(choice.start_time, choice.first_token_time),
+                decode_time=_between(choice.first_token_time, choice.last_token_time),
             )
         )
 
@@ -279,8 +285,16 @@ class OutputProcessor:
 def queue_times(events: Sequence[EngineCoreEvent]) -> list[float]:
     """Seconds in the engine's queue before the first start, where these events tell; else empty."""
     queued = next((e.timestamp for e in events if e.type is EngineCoreEventType.QUEUED), None)
-    started = next((e.timestamp for e in events if e.type is EngineCoreEventType.SCHEDULED), None)
+    started = start_time(events)
     return [] if queued is None or started is None else [started - queued]
+
+
+def start_time(events: Sequence[EngineCoreEvent]) -> float | None:
+    return next((e.timestamp for e in events if e.type is EngineCoreEventType.SCHEDULED), None)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start
 
 
 def _make_detokenizer(params: SamplingParams, tokenizer: Tokenizer) -> Detokenizer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,15 +9,12 @@ import pytest
 
 from headrace.config.model_files import locate_model
 from tests.system.server import Server
-from tests.tiny_model import TINY_CONFIG
+from tests.system.tiny_server import write_tiny_model
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(TINY_CONFIG))
-    return folder
+    return write_tiny_model(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

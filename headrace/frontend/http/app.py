@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from fastapi import FastAPI
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headrace import __version__
@@ -15,14 +18,16 @@ from headrace.frontend.http.openai.completions import Completions
 from headrace.frontend.http.openai.models import Models
 from headrace.frontend.http.openai.protocol import (
     ChatCompletion,
+    ChatCompletionChunk,
     ChatCompletionRequest,
     Completion,
     CompletionRequest,
     ModelCard,
     ModelList,
 )
-from headrace.frontend.http.openapi import describe, install_schemas
-from headrace.frontend.http.operations import Operations
+from headrace.frontend.http.openai.unsupported import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
+from headrace.frontend.http.openapi import Doc, describe, install_schemas
+from headrace.frontend.http.operations import Operations, Version
 from headrace.frontend.http.request_id import RequestId
 from headrace.frontend.http.tokenize import (
     Detokenized,
@@ -31,6 +36,8 @@ from headrace.frontend.http.tokenize import (
     Tokenized,
     TokenizeRequest,
 )
+
+Route = Callable[..., Awaitable[Response]]
 
 
 def build_app(llm: AsyncLLM, config: HeadraceConfig) -> ASGIApp:
@@ -45,33 +52,43 @@ def _build_routes(llm: AsyncLLM, config: HeadraceConfig) -> FastAPI:
     """Bodies are read and checked by the routes themselves."""
     app = FastAPI(title="headrace", version=__version__, redirect_slashes=False)
     install_error_handlers(app)
-    install_schemas(app)
-    operations = Operations(llm)
-    app.add_api_route(
+    install_schemas(app, config)
+
+    def get(path: str, route: Route, doc: Doc) -> None:
+        app.add_api_route(path, route, methods=["GET", "HEAD"], **describe(doc))
+
+    def post(path: str, route: Route, doc: Doc) -> None:
+        app.add_api_route(path, route, methods=["POST"], **describe(doc))
+
+    chat, completions = ChatCompletions(llm, config), Completions(llm, config)
+    post(
         "/v1/chat/completions",
-        ChatCompletions(llm, config).post,
-        methods=["POST"],
-        openapi_extra=describe(ChatCompletion, ChatCompletionRequest),
+        chat.post,
+        Doc("Continue a chat", ChatCompletion, ChatCompletionRequest, ChatCompletionChunk, CHAT),
     )
-    app.add_api_route(
+    post(
         "/v1/completions",
-        Completions(llm, config).post,
-        methods=["POST"],
-        openapi_extra=describe(Completion, CompletionRequest),
+        completions.post,
+        Doc("Continue a text", Completion, CompletionRequest, Completion, COMPLETIONS),
     )
     models = Models(config)
-    app.add_api_route("/v1/models", models.list, openapi_extra=describe(ModelList))
-    app.add_api_route("/v1/models/{model_id:path}", models.get, openapi_extra=describe(ModelCard))
+    get("/v1/models", models.list, Doc("The served model, by each of its names", ModelList))
+    get("/v1/models/{model_id:path}", models.get, Doc("One of these", ModelCard, errors=(404,)))
     tokenization = Tokenization(llm, config)
-    app.add_api_route(
-        "/tokenize", tokenization.tokenize, methods=["POST"], openapi_extra=describe(Tokenized, TokenizeRequest)
+    post(
+        "/tokenize",
+        tokenization.tokenize,
+        Doc("Text or messages to tokens", Tokenized, TokenizeRequest, neutral=TOKENIZE),
     )
-    app.add_api_route(
-        "/detokenize", tokenization.detokenize, methods=["POST"], openapi_extra=describe(Detokenized, DetokenizeRequest)
+    post(
+        "/detokenize",
+        tokenization.detokenize,
+        Doc("Tokens to text", Detokenized, DetokenizeRequest, neutral=DETOKENIZE),
     )
-    app.add_api_route("/live", operations.live)
-    app.add_api_route("/health", operations.health)
-    app.add_api_route("/ready", operations.ready)
-    app.add_api_route("/version", operations.version)
-    app.add_api_route("/metrics", operations.metrics)
+    operations = Operations(llm)
+    get("/live", operations.live, Doc("Whether this process answers"))
+    get("/health", operations.health, Doc("Whether the engine lives, and moves if it has work", errors=(503,)))
+    get("/ready", operations.ready, Doc("Whether requests are worked on at once", errors=(503,)))
+    get("/version", operations.version, Doc("This server's version", Version))
+    get("/metrics", operations.metrics, Doc("For Prometheus", media_type="text/plain"))
     return app

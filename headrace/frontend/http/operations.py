@@ -14,6 +14,10 @@ from headrace.frontend.metrics import CONTENT_TYPE
 OK = b"{}"
 
 
+class Version(msgspec.Struct):
+    version: str
+
+
 class Operations:
     """/live: this process answers. /health: the engine lives, and moves if it has work. /ready: send requests here."""
 
@@ -42,7 +46,7 @@ class Operations:
         return error_response(ServiceUnavailableError(reason))
 
     async def version(self) -> Response:
-        return _json(msgspec.json.encode({"version": __version__}))
+        return _json(msgspec.json.encode(Version(__version__)))
 
     async def metrics(self) -> Response:
         return Response(self._llm.metrics.render(), media_type=CONTENT_TYPE)

@@ -53,14 +53,14 @@ class Tokenization:
 
     async def tokenize(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
-        asked = parse_body(body, TokenizeRequest, TOKENIZE, self._models)
+        asked = await parse_body(body, TokenizeRequest, TOKENIZE, self._models)
         tokens = await self._llm.tokenize(_prompt(asked), add_special_tokens=asked.add_special_tokens is not False)
         texts = await self._llm.token_texts(tokens) if asked.return_token_strs else None
         return _json(Tokenized(len(tokens), self._limits.max_model_len, tokens, texts))
 
     async def detokenize(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
-        asked = parse_body(body, DetokenizeRequest, DETOKENIZE, self._models)
+        asked = await parse_body(body, DetokenizeRequest, DETOKENIZE, self._models)
         return _json(Detokenized(await self._llm.detokenize(asked.tokens)))
 
 

@@ -166,3 +166,15 @@ def test_a_failure_of_ours_has_the_request_id_too(run, says, monkeypatch):
         assert (response.status_code, response.headers["x-request-id"]) == (500, "abc-123")
 
     run(scenario, says("there"))
+
+
+def test_openapi_says_where_a_key_is_needed(run_guarded):
+    async def scenario(server: Server) -> None:
+        document = (await server.client.get("/openapi.json", headers=with_key())).json()
+        assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                assert ("security" in operation) == ("401" in operation["responses"])
+                assert ("security" in operation) != (path in ("/live", "/health", "/ready"))
+
+    run_guarded(scenario)

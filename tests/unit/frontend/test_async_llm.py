@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 
+import msgspec
 import pytest
 
 from headrace.contracts.engine import EngineCoreOutput
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import EngineDeadError, InvalidParameterError
-from headrace.frontend.async_llm import OUTPUT_CHUNK_SIZE
 from headrace.frontend.http.merge import merge
-from tests.unit.frontend.serving import Server
+from tests.unit.frontend.serving import Server, run_scenario
 
 DELTA = SamplingParams(output_kind=OutputKind.DELTA)
 
@@ -63,26 +64,32 @@ def test_h01_cancelling_the_task_that_waits_aborts(run):
     run(scenario)
 
 
-def test_a_wide_step_is_taken_in_without_holding_up_others(run):
+@pytest.mark.parametrize("chunk_size", [1, 32, 128])
+def test_p13_a_wide_step_is_taken_in_by_chunks_and_readers_have_their_turn_between(config, input_processor, chunk_size):
+    """100 outputs in one step: the readers of the first chunk have their news before the second is looked at."""
+    width, num_woken = 100, []
+
     async def scenario(server: Server) -> None:
         server.engine.holds = lambda request: True
-        width = 3 * OUTPUT_CHUNK_SIZE
-        readers = [asyncio.ensure_future(anext(server.llm.generate([40], DELTA))) for _ in range(width)]
+        take_in = server.llm._output_processor.process_outputs
+
+        def count_then_take_in(outputs, stats):
+            num_woken.append(sum(reader.done() for reader in readers))
+            return take_in(outputs, stats)
+
+        server.llm._output_processor.process_outputs = count_then_take_in
+        streams = [server.llm.generate([40], DELTA) for _ in range(width)]
+        readers = [asyncio.ensure_future(anext(stream)) for stream in streams]
         await server.engine.until(lambda engine: len(engine.requests) == width)
-        done_at_first_wake = 0
-
-        async def watch() -> None:
-            nonlocal done_at_first_wake
-            await readers[0]
-            done_at_first_wake = sum(reader.done() for reader in readers)
-
-        watcher = asyncio.ensure_future(watch())
         server.engine.send(*(EngineCoreOutput(request_id, 0, [40]) for request_id in server.engine.requests))
-        await asyncio.gather(*readers, watcher)
-        assert done_at_first_wake < width
+        await asyncio.gather(*readers)
         assert all(reader.result().outputs[0].token_ids == [40] for reader in readers)
+        assert num_woken == list(range(0, width, chunk_size))
+        for stream in streams:
+            await stream.aclose()
 
-    run(scenario)
+    server_config = msgspec.structs.replace(config.server, output_chunk_size=chunk_size)
+    run_scenario(msgspec.structs.replace(config, server=server_config), input_processor, scenario, lambda request: ())
 
 
 def test_shutting_down_ends_every_stream(run):
@@ -127,6 +134,8 @@ class Connection:
             "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "scheme": "http",
             "headers": [(b"content-type", b"application/json")], "client": ("test", 1), "server": ("test", 80),
         }  # fmt: skip
+        self.takes = asyncio.Event()  # whether the client reads
+        self.takes.set()
         self.task = asyncio.ensure_future(server.app(scope, self._receive, self._send))
 
     def hang_up(self) -> None:
@@ -144,6 +153,7 @@ class Connection:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: dict) -> None:
+        await self.takes.wait()
         self.sent.append(message)
         self._got_more.set()
 
@@ -193,6 +203,46 @@ def test_h01_a_client_that_goes_away_while_the_engine_loads_is_forgotten(run):
         assert not server.engine.seen
 
     run(scenario, is_ready=False)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_what_waits_for_a_client_that_does_not_read_is_one_event(run, tokenizer, path):
+    """The engine goes on, and nothing piles up: all that came meanwhile is merged."""
+    (token,) = tokenizer.encode(" word", add_special_tokens=False)
+    num_tokens = 200
+
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        body = {
+            "prompt": "Hi",
+            "messages": [{"role": "user", "content": "Hi"}],
+            "stream": True,
+            "max_tokens": num_tokens,
+        }
+        connection = Connection(server, path, json.dumps(body).encode())
+        await server.engine.until(lambda engine: bool(engine.requests))
+        (request,) = server.engine.requests.values()
+        connection.takes.clear()
+        server.engine.answer(request)
+        while server.llm.metrics.totals[1] < num_tokens:
+            await asyncio.sleep(0)
+        assert not connection.sent
+        connection.takes.set()
+        await connection.task
+        data = b"".join(message.get("body", b"") for message in connection.sent)
+        texts = [piece for event in data.split(b"\n\n") if (piece := text_of(event))]
+        assert "".join(texts) == " word" * num_tokens
+        assert len(texts) <= 2  # what was being sent, and the rest
+
+    run(scenario, lambda request: [token] * num_tokens)
+
+
+def text_of(event: bytes) -> str:
+    """What an event of a stream has of the text."""
+    if not event or event.endswith(b"[DONE]"):
+        return ""
+    (choice,) = json.loads(event[6:])["choices"]
+    return choice["text"] if "text" in choice else choice["delta"].get("content", "")
 
 
 # ---- merging

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 
 import pytest
 
+from headrace.frontend.http.openai.request_body import MAX_LOGPROBS_AT_ONCE
+from headrace.frontend.logprobs import LogprobsReader
 from tests.unit.frontend.serving import Server
 from tests.unit.frontend.test_http import BASE, CHAT, COMPLETIONS, events
 
@@ -241,3 +244,28 @@ def test_choices_that_come_before_the_logprobs_of_the_prompt_wait_for_them(run, 
         assert joined(events((await task).text)) == {0: "Hello two", 1: "Hello one"}
 
     run(scenario, says(" one", " two"))
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True}),
+        ("/v1/completions", {"prompt": "Hi", "logprobs": 2}),
+    ],
+)
+@pytest.mark.parametrize(("num_tokens", "in_thread"), [(MAX_LOGPROBS_AT_ONCE, False), (MAX_LOGPROBS_AT_ONCE + 1, True)])
+def test_h11_many_logprobs_are_written_out_in_the_input_threads(run, monkeypatch, path, fields, num_tokens, in_thread):
+    threads = []
+    read = LogprobsReader.read
+
+    def record(*args):
+        threads.append(threading.current_thread().name.startswith("headrace-input"))
+        return read(*args)
+
+    async def scenario(server: Server) -> None:
+        monkeypatch.setattr(LogprobsReader, "read", record)
+        response = await server.client.post(path, json={**fields, "max_tokens": num_tokens})
+        assert response.json()["usage"]["completion_tokens"] == num_tokens
+        assert threads == [in_thread]
+
+    run(scenario, lambda request: [40] * num_tokens)

@@ -89,7 +89,7 @@ def test_a08_what_cannot_be_tokenized_is_refused(run, fields, param):
 
 
 @pytest.mark.parametrize(
-    "tokens", [None, "x", [-1], [VOCAB_SIZE], [2**40], [10**30], ["5"], [True], [1.0], [[1]], [5] * (MAX_MODEL_LEN + 1)]
+    "tokens", [None, "x", [-1], [VOCAB_SIZE], [2**40], [10**30], ["5"], [True], [1.5], [[1]], [5] * (MAX_MODEL_LEN + 1)]
 )
 def test_a05_a06_tokens_that_there_are_not_are_refused(run, tokens):
     async def scenario(server: Server) -> None:

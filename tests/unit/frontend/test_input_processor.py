@@ -73,7 +73,7 @@ def test_a05_a06_token_ids_outside_the_vocabulary_are_refused(input_processor, p
     assert caught.value.param == "prompt"
 
 
-@pytest.mark.parametrize("prompt", [["5"], [5, None], [True], [1.0], [[1]]])
+@pytest.mark.parametrize("prompt", [["5"], [5, None], [True], [1.5], [[1]]])
 def test_prompts_of_other_things_than_token_ids_are_refused(input_processor, prompt):
     with pytest.raises(InvalidParameterError, match="integers only"):
         input_processor.process(prompt, SamplingParams())

@@ -4,17 +4,71 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.config.limits import Limits
 from headrace.contracts.engine import EngineCoreOutput
+from headrace.frontend.http.errors import ErrorBody
+from headrace.frontend.http.field_docs import FIELDS, STRUCTS, bounds_of
+from headrace.frontend.http.openai.protocol import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+    Completion,
+    CompletionRequest,
+    ModelList,
+)
+from headrace.frontend.http.operations import Version
+from headrace.frontend.http.tokenize import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
 from tests.unit.frontend.serving import Server
 
-METRIC_NAMES = {
-    "headrace:num_requests_running", "headrace:num_requests_waiting", "headrace:kv_cache_usage_perc",
-    "headrace:prefix_cache_queries_total", "headrace:prefix_cache_hits_total", "headrace:num_preemptions_total",
-    "headrace:prompt_tokens_total", "headrace:generation_tokens_total", "headrace:request_success_total",
-    "headrace:time_to_first_token_seconds", "headrace:inter_token_latency_seconds",
-    "headrace:request_queue_time_seconds", "headrace:e2e_request_latency_seconds", "headrace:request_prompt_tokens",
-    "headrace:request_generation_tokens",
-}  # fmt: skip
+# What dashboards and routers read. A change here breaks somebody's.
+MODEL = ("model_name",)
+METRICS = {
+    "headrace:num_requests_running": ("gauge", MODEL),
+    "headrace:num_requests_waiting": ("gauge", MODEL),
+    "headrace:kv_cache_usage_perc": ("gauge", MODEL),
+    "headrace:prefix_cache_queries_total": ("counter", MODEL),
+    "headrace:prefix_cache_hits_total": ("counter", MODEL),
+    "headrace:num_preemptions_total": ("counter", MODEL),
+    "headrace:prompt_tokens_total": ("counter", MODEL),
+    "headrace:generation_tokens_total": ("counter", MODEL),
+    "headrace:request_success_total": ("counter", ("finished_reason", *MODEL)),
+    "headrace:time_to_first_token_seconds": ("histogram", MODEL),
+    "headrace:inter_token_latency_seconds": ("histogram", MODEL),
+    "headrace:request_time_per_output_token_seconds": ("histogram", MODEL),
+    "headrace:e2e_request_latency_seconds": ("histogram", MODEL),
+    "headrace:request_queue_time_seconds": ("histogram", MODEL),
+    "headrace:request_inference_time_seconds": ("histogram", MODEL),
+    "headrace:request_prefill_time_seconds": ("histogram", MODEL),
+    "headrace:request_decode_time_seconds": ("histogram", MODEL),
+    "headrace:request_prompt_tokens": ("histogram", MODEL),
+    "headrace:request_generation_tokens": ("histogram", MODEL),
+}
+FINISHED_REASONS = {"stop", "length", "abort", "error"}
+TO_FIRST_TOKEN = (
+    "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1.0 2.5 5.0 7.5 10.0 20.0 40.0 80.0 160.0 640.0 2560.0 +Inf"
+)
+BETWEEN_TOKENS = (
+    "0.001 0.0025 0.005 0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1.0 2.5 5.0 7.5 10.0 20.0 40.0 80.0 +Inf"
+)
+OF_A_REQUEST = (
+    "0.3 0.5 0.8 1.0 1.5 2.0 2.5 5.0 10.0 15.0 20.0 30.0 40.0 50.0 60.0 120.0 240.0 480.0 960.0 1920.0 7680.0 +Inf"
+)
+OF_TOKENS = "1.0 2.0 5.0 10.0 20.0 50.0 100.0 200.0 +Inf"  # with a context of 256 tokens
+BUCKETS = {
+    "headrace:time_to_first_token_seconds": TO_FIRST_TOKEN,
+    "headrace:inter_token_latency_seconds": BETWEEN_TOKENS,
+    "headrace:request_time_per_output_token_seconds": BETWEEN_TOKENS,
+    "headrace:e2e_request_latency_seconds": OF_A_REQUEST,
+    "headrace:request_queue_time_seconds": OF_A_REQUEST,
+    "headrace:request_inference_time_seconds": OF_A_REQUEST,
+    "headrace:request_prefill_time_seconds": OF_A_REQUEST,
+    "headrace:request_decode_time_seconds": OF_A_REQUEST,
+    "headrace:request_prompt_tokens": OF_TOKENS,
+    "headrace:request_generation_tokens": OF_TOKENS,
+}
 
 
 async def _status(server: Server, path: str) -> int:
@@ -91,20 +145,41 @@ def test_version_and_models(run):
     run(scenario)
 
 
-def test_j13_metric_names_are_an_api(run, says):
+def test_j13_metric_names_types_labels_and_buckets_are_an_api(run, says):
+    """As Prometheus reads them."""
+
     async def scenario(server: Server) -> None:
         await server.complete(n=2)
         response = await server.client.get("/metrics")
-        assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
-        samples = _samples(response.text)
-        suffixes = ("_bucket", "_count", "_sum")
-        names = {name.partition("{")[0] for name in samples}
-        assert {name if not name.endswith(suffixes) else name.rpartition("_")[0] for name in names} == METRIC_NAMES
-        assert all('model_name="demo"' in name for name in samples)
+        assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        found, buckets, reasons = {}, {}, set()
+        for family in text_string_to_metric_families(response.text):
+            assert family.documentation.endswith("."), family.name
+            for sample in family.samples:
+                is_histogram = family.type == "histogram"
+                name = family.name if is_histogram else sample.name
+                found[name] = (family.type, tuple(sorted(sample.labels.keys() - {"le"})))
+                assert sample.labels["model_name"] == "demo"
+                if sample.name.endswith("_bucket"):
+                    buckets.setdefault(name, []).append(sample.labels["le"])
+                reasons |= {sample.labels["finished_reason"]} if "finished_reason" in sample.labels else set()
+        assert found == METRICS
+        assert {name: " ".join(bounds) for name, bounds in buckets.items()} == BUCKETS
+        assert reasons == FINISHED_REASONS
+
+    run(scenario, says("Hello there"))
+
+
+def test_metrics_count_what_happened(run, says):
+    async def scenario(server: Server) -> None:
+        await server.complete(n=2)
+        samples = _samples((await server.client.get("/metrics")).text)
         assert samples['headrace:generation_tokens_total{model_name="demo"}'] == 6
         assert samples['headrace:request_success_total{finished_reason="stop",model_name="demo"}'] == 2
         assert samples['headrace:time_to_first_token_seconds_count{model_name="demo"}'] == 2
         assert samples['headrace:inter_token_latency_seconds_count{model_name="demo"}'] == 4
+        assert samples['headrace:request_decode_time_seconds_count{model_name="demo"}'] == 2
+        assert samples['headrace:request_time_per_output_token_seconds_count{model_name="demo"}'] == 2
         assert samples['headrace:request_generation_tokens_sum{model_name="demo"}'] == 6
 
     run(scenario, says("Hello there"))
@@ -128,9 +203,38 @@ def test_j11_a_request_without_a_first_token_leaves_no_time_to_it(run):
 
 def test_openapi_describes_the_bodies(run):
     async def scenario(server: Server) -> None:
-        schema = (await server.client.get("/openapi.json")).json()
-        body = schema["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        document = (await server.client.get("/openapi.json")).json()
+        post = document["paths"]["/v1/chat/completions"]["post"]
+        body = post["requestBody"]["content"]["application/json"]["schema"]
         assert body == {"$ref": "#/components/schemas/ChatCompletionRequest"}
-        assert "messages" in schema["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+        assert post["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}
+        assert post["responses"].keys() == {"200", "400", "404", "408", "413", "431", "500", "503"}
+        n = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]["n"]
+        assert (n["minimum"], n["maximum"], n["anyOf"]) == (1, 128, [{"type": "integer"}, {"type": "null"}])
 
     run(scenario)
+
+
+def test_openapi_has_words_for_every_route_struct_and_field(run):
+    async def scenario(server: Server) -> None:
+        document = (await server.client.get("/openapi.json")).json()
+        assert all(operation["summary"] for path in document["paths"].values() for operation in path.values())
+        for name, struct in document["components"]["schemas"].items():
+            assert struct["description"], name
+            for field, kind in struct["properties"].items():
+                assert kind["description"].endswith("."), (name, field)
+
+    run(scenario)
+
+
+def test_openapi_names_no_field_that_there_is_not():
+    """Words and bounds are by name: one that was renamed must not stay behind."""
+    schemas = msgspec.json.schema_components([
+        ChatCompletionRequest, ChatCompletion, ChatCompletionChunk, CompletionRequest, Completion, ModelList, Version,
+        ErrorBody, TokenizeRequest, Tokenized, DetokenizeRequest, Detokenized,
+    ])[1]  # fmt: skip
+    fields = [(struct, field) for struct, schema in schemas.items() for field in schema["properties"]]
+    names = {field for _, field in fields} | {f"{struct}.{field}" for struct, field in fields}
+    bounds = bounds_of(Limits(vocab_size=10, max_model_len=10), ("demo",), has_priorities=True)
+    assert FIELDS.keys() | bounds.keys() <= names
+    assert STRUCTS.keys() <= schemas.keys()

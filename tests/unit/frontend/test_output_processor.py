@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 
 import msgspec
@@ -235,6 +236,26 @@ def test_numbers_of_what_happened(bench):
     assert (len(b.stats.times_to_first_token), len(b.stats.inter_token_latencies)) == (1, 1)
     (finished,) = b.stats.finished
     assert (finished.finish_reason, finished.num_generation_tokens) == (FinishReason.LENGTH, 3)
+    assert finished.decode_time >= 0
+    assert finished.prefill_time is None  # the engine has not said when it began
+
+
+def test_the_time_of_a_request_is_its_prefill_and_its_decode(bench):
+    now = time.monotonic()
+    first, again = (EngineCoreEvent(EngineCoreEventType.SCHEDULED, now - seconds) for seconds in (7, 2))
+    b = bench()
+    b.feed(0, [40], events=[first])
+    b.feed(1, [41], FinishReason.LENGTH, events=[again])  # it was preempted, and started once more
+    (finished,) = b.stats.finished
+    assert 7 <= finished.prefill_time <= 7 + finished.e2e_latency
+    assert 0 <= finished.decode_time <= finished.e2e_latency
+
+
+def test_j11_a_request_without_a_token_has_no_times_but_its_own(bench):
+    b = bench()
+    b.processor.abort_request(b.state, b.stats)
+    (finished,) = b.stats.finished
+    assert (finished.prefill_time, finished.decode_time) == (None, None)
 
 
 def test_a_reader_that_waits_is_woken_and_hears_the_error_last():

@@ -31,6 +31,7 @@ from headrace.frontend.http.openai.protocol import (
     Usage,
 )
 from headrace.frontend.http.openai.request_body import (
+    has_many_logprobs,
     logprobs_reader,
     parse_request,
     read_prompt_logprobs,
@@ -56,22 +57,24 @@ class ChatCompletions:
 
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
-        chat = parse_request(body, ChatCompletionRequest, CHAT, self._models)
+        chat = await parse_request(body, ChatCompletionRequest, CHAT, self._models)
         params = self._sampling_params(chat)
         prepared = await self._llm.prepare(_prompt(chat), params, scheduling=scheduling_of(chat))
         logprobs = logprobs_reader(self._llm.tokenizer, chat, params)
-        answer = _Answer(f"chatcmpl-{prepared.label}", self._models[0], logprobs)
+        answer = _Answer(self._llm, f"chatcmpl-{prepared.label}", self._models[0], logprobs)
         outputs = self._llm.generate(prepared)
         if chat.stream:
             first = await until_disconnect(request.receive, anext(outputs))
             return EventStream(answer.events(first, outputs, with_usage=wants_usage(chat)))
-        whole = await until_disconnect(request.receive, answer.whole(outputs, self._llm, params.prompt_logprobs))
+        whole = await until_disconnect(request.receive, answer.whole(outputs, params.prompt_logprobs))
         return Response(msgspec.json.encode(whole), media_type="application/json")
 
     def _sampling_params(self, chat: ChatCompletionRequest) -> SamplingParams:
         max_tokens = chat.max_tokens
         if chat.max_completion_tokens is not None:
             check_integer("max_completion_tokens", chat.max_completion_tokens, 1, MAX_COUNT)
+            if max_tokens is not None:  # it does not count, but what is wrong is told
+                check_integer("max_tokens", max_tokens, 1, MAX_COUNT)
             max_tokens = chat.max_completion_tokens
         num_top = chat.top_logprobs or 0
         check_integer("top_logprobs", num_top, 0, self._limits.max_logprobs)
@@ -89,23 +92,24 @@ def _prompt(chat: ChatCompletionRequest) -> ChatPrompt:
 class _Answer:
     """One answer in the making: its id, and the shapes that the outputs take."""
 
-    def __init__(self, completion_id: str, model: str, logprobs: LogprobsReader) -> None:
+    def __init__(self, llm: AsyncLLM, completion_id: str, model: str, logprobs: LogprobsReader) -> None:
+        self._llm = llm
         self._id = completion_id
         self._model = model
         self._logprobs = logprobs
         self._created = int(time.time())
 
     async def whole(
-        self, outputs: AsyncGenerator[RequestOutput, None], llm: AsyncLLM, num_top_of_prompt: int | None
+        self, outputs: AsyncGenerator[RequestOutput, None], num_top_of_prompt: int | None
     ) -> ChatCompletion:
         async with aclosing(outputs):
             output = await anext(outputs)  # the only one: FINAL_ONLY has all choices in it
         choices = [
-            ChatChoice(choice.index, ChatMessage("assistant", choice.text), self._read(choice), choice.finish_reason)
-            for choice in output.outputs
+            ChatChoice(choice.index, ChatMessage("assistant", choice.text), logprobs, choice.finish_reason)
+            for choice, logprobs in zip(output.outputs, await self._read(output), strict=True)
         ]
         usage = _usage(output, sum(len(choice.token_ids) for choice in output.outputs))
-        prompt = await read_prompt_logprobs(llm, self._logprobs, output, num_top_of_prompt)
+        prompt = await read_prompt_logprobs(self._llm, self._logprobs, output, num_top_of_prompt)
         return ChatCompletion(self._id, "chat.completion", self._created, self._model, choices, usage, prompt)
 
     async def events(
@@ -119,9 +123,9 @@ class _Answer:
         async with aclosing(later):
             output = first
             while True:
-                for choice in output.outputs:
+                for choice, logprobs in zip(output.outputs, await self._read(output), strict=True):
                     num_generated += len(choice.token_ids)
-                    for chunk_choice in _chunk_choices(choice, self._read(choice), begun):
+                    for chunk_choice in _chunk_choices(choice, logprobs, begun):
                         yield event(self._chunk([chunk_choice], usage))
                 if output.finished:
                     break
@@ -130,7 +134,13 @@ class _Answer:
             yield event(self._chunk([], _usage(output, num_generated)))
         yield DONE
 
-    def _read(self, choice: CompletionOutput) -> ChatLogprobs | None:
+    async def _read(self, output: RequestOutput) -> list[ChatLogprobs | None]:
+        """For each of its choices."""
+        if has_many_logprobs(output):
+            return await self._llm.in_thread(lambda: list(map(self._read_choice, output.outputs)))
+        return list(map(self._read_choice, output.outputs))
+
+    def _read_choice(self, choice: CompletionOutput) -> ChatLogprobs | None:
         places = self._logprobs.read(choice.index, choice)
         return None if places is None else ChatLogprobs([_token_logprob(place) for place in places])
 

@@ -30,6 +30,7 @@ from headrace.frontend.http.openai.protocol import (
     Usage,
 )
 from headrace.frontend.http.openai.request_body import (
+    has_many_logprobs,
     logprobs_reader,
     parse_request,
     read_prompt_logprobs,
@@ -58,7 +59,7 @@ class Completions:
 
     async def post(self, request: Request) -> Response:
         body = await read_json_body(request, self._limits.max_body_bytes)
-        completion = parse_request(body, CompletionRequest, COMPLETIONS, self._models)
+        completion = await parse_request(body, CompletionRequest, COMPLETIONS, self._models)
         params = self._sampling_params(completion)
         scheduling = scheduling_of(completion)
         prompts = _split_prompts(completion.prompt)
@@ -125,7 +126,7 @@ class _Answer:
         async with aclosing(outputs):
             async for place, output in outputs:
                 prompt = await self._read_prompt(place, output)
-                choices += [_after_prompt(prompt, choice) for choice in self._choices(place, output)]
+                choices += [_after_prompt(prompt, choice) for choice in await self._read_choices(place, output)]
         choices.sort(key=lambda choice: choice.index)
         return self._completion(choices, self._usage())
 
@@ -143,7 +144,7 @@ class _Answer:
             while True:
                 if self._echo and place not in prompts:
                     prompts[place] = await self._read_prompt(place, output)
-                for choice in self._choices(place, output):
+                for choice in await self._read_choices(place, output):
                     if self._echo and choice.index not in begun:
                         begun.add(choice.index)
                         yield event(self._completion([_echo_choice(choice.index, prompts[place])], usage))
@@ -175,6 +176,11 @@ class _Answer:
         logprobs = _completion_logprobs(self._logprobs.read_prompt(text, token_ids, found, self._num_top))
         logprobs.token_logprobs[0] = logprobs.top_logprobs[0] = None
         return text, logprobs
+
+    async def _read_choices(self, place: int, output: RequestOutput) -> list[CompletionChoice]:
+        if has_many_logprobs(output):
+            return await self._llm.in_thread(self._choices, place, output)
+        return self._choices(place, output)
 
     def _choices(self, place: int, output: RequestOutput) -> list[CompletionChoice]:
         self._num_cached[place] = output.num_cached_tokens
@@ -244,7 +250,7 @@ def _split_prompts(prompt: str | list[Any]) -> list[str | list[int]]:
         return [prompt]
     if not prompt:
         raise InvalidParameterError("The prompt is empty.", param="prompt")
-    if isinstance(prompt[0], int):
+    if isinstance(prompt[0], int | float):
         return [prompt]
     kind = type(prompt[0])
     if kind not in (str, list) or any(type(entry) is not kind for entry in prompt):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from headrace.errors import InvalidParameterError
 
@@ -64,15 +65,21 @@ _MAX_NAME_LENGTH = 40
 def refuse_unsupported(body: Mapping[str, object], neutral: Neutral) -> None:
     """Raises `InvalidParameterError` for the first field that asks for something this version does not have."""
     for name in body.keys() & neutral.keys():
-        if body[name] is not None and body[name] not in neutral[name]:
+        value = body[name]
+        if value is not None and not any(_is_same(value, fine) for fine in neutral[name]):
             raise InvalidParameterError(f"{name} is not supported with this value.", param=name)
+
+
+def _is_same(value: object, other: object) -> bool:
+    """Equal as JSON has it, where true is not 1."""
+    return value == other and isinstance(value, bool) is isinstance(other, bool)
 
 
 def warn_of_misspelt(body: Mapping[str, object], ours: Iterable[str], neutral: Neutral) -> None:
     """Name unknown fields that are one edit away from one of ours in the log."""
     known = set(ours)
-    unknown = sorted(body.keys() - known - neutral.keys() - _IGNORED)[:_MAX_NAMES]
-    for name in unknown:
+    unknown = (name for name in body if name not in known and name not in neutral and name not in _IGNORED)
+    for name in islice(unknown, _MAX_NAMES):
         if len(name) > _MAX_NAME_LENGTH:
             continue
         for field in sorted(known):
