@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.backends.gguf_blocks import BLOCK_FORMATS
 from headrace.errors import UnsupportedModelError
-from headrace.formats.gguf_blocks import BLOCK_FORMATS
 from headrace.model.ops import StoredTensor
 
 Float32 = NDArray[np.float32]
