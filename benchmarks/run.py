@@ -7,8 +7,7 @@ import importlib
 import os
 import sys
 
-from headrace.cli.doctor import cpu_flags, cpu_model
-from headrace.config.cpu import usable_cores
+from headrace.config.cpu import cpu_flags, cpu_model, usable_cores
 
 BENCHMARKS = {
     "scheduler": "the engine core in steady decode, microseconds for each running request and step",
