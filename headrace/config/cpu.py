@@ -1,11 +1,10 @@
-"""What this machine is, and how much of it is ours: the processor by name, cores by affinity and cgroup quota, memory by its
-limit. Linux; elsewhere all."""
+"""What this machine is, and how much of it is ours: cores by affinity and cgroup quota, memory by its limit. Linux;
+elsewhere all."""
 
 from __future__ import annotations
 
 import math
 import os
-import platform
 import re
 from pathlib import Path
 
@@ -18,7 +17,11 @@ INSTRUCTION_SETS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnn
 def cpu_model() -> str:
     """The processor's name."""
     match = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
-    return match.group(1) if match else platform.processor() or platform.machine()
+    if match:
+        return match.group(1)
+    import platform  # a millisecond that the start of a server does not have
+
+    return platform.processor() or platform.machine()
 
 
 def cpu_flags() -> list[str]:
