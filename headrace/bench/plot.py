@@ -26,7 +26,8 @@ def draw(report: Report, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7), layout="constrained")
-    figure.suptitle(f"headrace bench {report.benchmark}, {report.date}\n{report.lines[0]}", fontsize=9)
+    title = [f"headrace bench {report.benchmark}, {report.date}", *report.lines[: report.lines.index("")]]
+    figure.suptitle("\n".join(title), fontsize=9)
     completed = [record for record in report.records if record.is_completed]
     if report.benchmark == "startup":
         _draw_phases(figure.subplots(), report.results["phases"])

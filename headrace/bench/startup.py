@@ -132,7 +132,14 @@ def ask(server: subprocess.Popen[bytes], port: int, api_key: str | None) -> None
                 reply.read()
                 return
         except HTTPError as error:
-            raise StartupError(f"the server answers with status {error.code}: {error.read().decode()}") from None
+            said = f"the server answers with status {error.code}: {error.read().decode()}"
+            if error.code < 500:
+                raise StartupError(said) from None
+            try:
+                server.wait(STOP_S)  # it is about to end, and its own words are better
+            except subprocess.TimeoutExpired:
+                raise StartupError(said) from None
+            raise _EndedError from None
         except OSError:
             if server.poll() is not None:
                 raise _EndedError from None
