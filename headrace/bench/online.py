@@ -45,7 +45,7 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, int] = (1000, 30000)
     seed: int = 0
     ignore_eos: bool = True
-    temperature: float | None = 0.0
+    temperature: float = 0.0
     extra_body: dict[str, Any] = {}
     num_warmups: int = 0
     ready_timeout_s: float = 60.0
@@ -140,9 +140,9 @@ def refuse(status: int, error: str) -> None:
 
 
 def make_client(http: HTTPClient, settings: LoadSettings, model: str) -> Client:
-    more: dict[str, Any] = {"ignore_eos": True} if settings.ignore_eos else {}
-    if settings.temperature is not None:
-        more["temperature"] = settings.temperature
+    more: dict[str, Any] = {"temperature": settings.temperature}
+    if settings.ignore_eos:
+        more["ignore_eos"] = True
     return Client(http, settings.backend, model, more | settings.extra_body, settings.request_timeout_s)
 
 
