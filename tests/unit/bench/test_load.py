@@ -72,6 +72,17 @@ def test_latency_counts_from_the_arrival_and_not_from_the_sending():
     assert found == [(0.0, 0.0, 10.0), (1.0, 10.0, 11.0), (2.0, 11.0, 12.0)]
 
 
+def test_a_client_that_wakes_late_sends_late_and_its_requests_have_not_arrived_later():
+    class SleepyClock(FakeClock):
+        async def sleep_until(self, when: float) -> None:
+            await super().sleep_until(when + 0.25 if when > self.time else when)
+
+    server = FakeServer(seconds=0.0)
+    server.clock = SleepyClock()
+    found = server.clock.run(open_loop(server.send, [0.0, 1.0, 1.5], None, server.clock))
+    assert [(arrival, sent) for arrival, sent, _ in found] == [(0.0, 0.0), (1.0, 1.25), (1.5, 1.75)]
+
+
 def test_streams_ask_when_they_are_answered():
     server = FakeServer(seconds=[3.0, 1.0, 1.0, 4.0])
     found = server.clock.run(closed_loop(server.send, 4, 2, server.clock))
