@@ -54,6 +54,11 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     latencies: tuple[str, ...] = ("ttft", "tpot", "itl", "e2el")
     percentiles: tuple[float, ...] = (50.0, 90.0, 99.0)
 
+    @property
+    def num_streams(self) -> int | None:
+        """Of a closed loop; None: the loop is open."""
+        return self.max_concurrency if self.request_rate == float("inf") else None
+
 
 class Load(msgspec.Struct):
     """What a run has measured, before anything is computed from it."""
@@ -182,8 +187,8 @@ async def run_load(client: Client, settings: LoadSettings, asks: Sequence[Ask], 
         return record
 
     began, cpu_began = time.perf_counter(), time.process_time()
-    if is_closed_loop(settings):
-        records = await closed_loop(send_measured, settings.num_prompts, settings.max_concurrency or 1, clock)
+    if settings.num_streams is not None:
+        records = await closed_loop(send_measured, settings.num_prompts, settings.num_streams, clock)
     else:
         rng = np.random.default_rng([settings.seed, 1])
         arrivals = draw_arrivals(settings.num_prompts, settings.request_rate, settings.burstiness, rng)
@@ -191,10 +196,6 @@ async def run_load(client: Client, settings: LoadSettings, asks: Sequence[Ask], 
     progress.close()
     share = (time.process_time() - cpu_began) / (time.perf_counter() - began)
     return Load(records, share)
-
-
-def is_closed_loop(settings: LoadSettings) -> bool:
-    return settings.request_rate == float("inf") and settings.max_concurrency is not None
 
 
 def make_report(settings: LoadSettings, model: str, load: Load) -> Report:
@@ -208,7 +209,7 @@ def make_report(settings: LoadSettings, model: str, load: Load) -> Report:
         "client_cpu_share": load.client_cpu_share,
         "max_send_delay_ms": lateness,
         "model": model,
-        "loop": "closed" if is_closed_loop(settings) else "open",
+        "loop": "open" if settings.num_streams is None else "closed",
     }
     lines = render_figures(figures, settings.latencies, settings.percentiles)
     lines += ["", f"client: {load.client_cpu_share:.0%} of a core; a request was sent {lateness:.1f} ms late at most"]
@@ -230,8 +231,8 @@ def make_report(settings: LoadSettings, model: str, load: Load) -> Report:
 
 
 def title(settings: LoadSettings, model: str) -> list[str]:
-    if is_closed_loop(settings):
-        how = f"closed loop of {settings.max_concurrency} streams"
+    if settings.num_streams is not None:
+        how = f"closed loop of {settings.num_streams} streams"
     elif settings.request_rate == float("inf"):
         how = "all requests at once"
     else:

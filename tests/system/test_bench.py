@@ -126,9 +126,11 @@ def test_throughput(bench, model_flags):
     assert found["settings"]["max_model_len"] == 256
 
 
-def test_latency(bench, model_flags):
+def test_latency(bench, model_flags, tmp_path):
     found = bench("latency", *model_flags, "--batch-size", "2", "--num-iters", "3", "--num-iters-warmup", "1",
-                  "--input-len", "20", "--output-len", "8")  # fmt: skip
+                  "--input-len", "20", "--output-len", "8", "--save-result", "--result-dir", str(tmp_path))  # fmt: skip
+    (named_by_its_time,) = tmp_path.glob("bench-latency-*.json")
+    assert named_by_its_time.read_text() == found["written"]
     results = found["results"]
     assert len(results["latencies"]) == 3
     assert results["avg_latency"] == pytest.approx(sum(results["latencies"]) / 3)
