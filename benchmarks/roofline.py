@@ -6,17 +6,16 @@ from minute to minute; the figures are medians over rounds of the ratios within 
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from headrace.backends.native.extension import native
 from headrace.backends.native.graph import AttentionMemory, Buffers, Capacity, choose_types, write_tape
 from headrace.backends.native.recorder import RecordedStep, Recorder
+from headrace.config.cpu import cpu_model
 from headrace.config.engine_config import EngineConfig
 from headrace.config.resolve import resolve
 from headrace.contracts.sampling_params import SamplingParams
@@ -139,16 +138,9 @@ def replay(tape: native.Tape, rows: int) -> None:
     tape.replay(zeros, zeros, zeros, starts, none, np.empty((0, 0), np.int32), zeros)
 
 
-def cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
-
-
 def main() -> None:
     bench = Bench()
-    print(f"{cpu_name()}, {bench.pool.num_threads} threads, kernels {bench.kernels}")
+    print(f"{cpu_model()}, {bench.pool.num_threads} threads, kernels {bench.kernels}")
     arithmetic = max(native.measure_arithmetic(bench.pool, bench.kernels) for _ in range(5))
     rows = []
     for _ in range(ROUNDS):

@@ -7,13 +7,13 @@ import importlib
 import os
 import sys
 
-from headrace.cli.doctor import cpu_flags, cpu_model
-from headrace.config.cpu import usable_cores
+from headrace.config.cpu import cpu_flags, cpu_model, usable_cores
 
 BENCHMARKS = {
     "scheduler": "the engine core in steady decode, microseconds for each running request and step",
     "contracts": "messages between processes: encode, decode, bytes",
     "startup": "serve, from the command to the first token, and where the time goes",
+    "serving": "the demo model under load over HTTP: streams, arrivals, bursts, shared prefixes, chat",
     "roofline": "the native backend against what this machine can read and multiply",
     "numpy_backend": "steps of the demo model on the numpy backend: decode and prefill",
 }

@@ -12,6 +12,7 @@ COMMANDS = {
     "generate": "tokens for prompts, without a server",
     "chat": "talk with a model in the terminal",
     "plan": "where the memory would go, without loading anything",
+    "bench": "measure a server, the engine without one, or its start",
     "doctor": "what this machine and this installation can do",
 }
 

@@ -10,16 +10,13 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
 from headrace import __version__
-from headrace.config.cpu import available_memory, usable_cores
+from headrace.config.cpu import available_memory, cpu_flags, cpu_model, usable_cores
 from headrace.config.model_files import locate_model, read_model_facts
 from headrace.config.resolve import API_KEY_VARIABLE, NATIVE_KERNELS
 from headrace.errors import StartupError
 from headrace.ipc.run_dir import socket_folder
-
-INSTRUCTION_SETS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "bf16", "i8mm")
 
 Line = tuple[bool, str, str]  # is it well, what, how
 
@@ -96,21 +93,3 @@ def sockets() -> Iterator[Line]:
     folder = socket_folder()
     writable = os.access(folder, os.W_OK | os.X_OK)
     yield writable, "folder for sockets", folder + ("" if writable else " is not writable")
-
-
-def cpu_model() -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
-    return match.group(1) if match else platform.processor() or platform.machine()
-
-
-def cpu_flags() -> list[str]:
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
-    flags = set(match.group(1).split()) if match else set()
-    return [name for name in INSTRUCTION_SETS if name in flags]
-
-
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""

@@ -33,9 +33,11 @@ SERVER_FIELDS = (
 )
 
 
-def config_parser(prog: str, description: str, *, without: Collection[str] = ()) -> argparse.ArgumentParser:
-    """A parser for `[MODEL] --flag ...` over all fields but those in `without`."""
-    parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
+def config_parser(
+    prog: str, description: str, *, without: Collection[str] = (), parents: Sequence[argparse.ArgumentParser] = ()
+) -> argparse.ArgumentParser:
+    """A parser for `[MODEL] --flag ...` over all fields but those in `without`, and what `parents` have."""
+    parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False, parents=parents)
     fields = {field.name: field for field in msgspec.structs.fields(EngineConfig)}
     parser.add_argument("model", nargs="?", default="", metavar="MODEL", help=describe(fields["model"])[0])
     for name, field in fields.items():

@@ -1,13 +1,34 @@
-"""How much of this machine is ours: cores by affinity and cgroup quota, memory by its limit. Linux; elsewhere all."""
+"""What this machine is, and how much of it is ours: cores by affinity and cgroup quota, memory by its limit. Linux;
+elsewhere all."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
 PROC_CGROUP = Path("/proc/self/cgroup")
+
+INSTRUCTION_SETS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "bf16", "i8mm")
+
+
+def cpu_model() -> str:
+    """The processor's name."""
+    match = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    if match:
+        return match.group(1)
+    import platform  # a millisecond that the start of a server does not have
+
+    return platform.processor() or platform.machine()
+
+
+def cpu_flags() -> list[str]:
+    """Of the instruction sets that matter for models, those that the processor has."""
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    flags = set(match.group(1).split()) if match else set()
+    return [name for name in INSTRUCTION_SETS if name in flags]
 
 
 def usable_cores() -> int:
@@ -71,3 +92,10 @@ def _meminfo_available() -> int:
     except OSError:
         pass
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""

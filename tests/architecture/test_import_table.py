@@ -20,6 +20,7 @@ TABLE = {
     "worker": {"contracts", "config", "ipc", "model", "errors"},
     "model": {"formats", "config.model_facts", "errors"},
     "backends": {"model.ops", "errors"},
+    "bench": {"config", "contracts", "frontend", "backends.native.extension", "errors"},
     "launch": ANY,
     "cli": ANY,
     "simulation": ANY,
