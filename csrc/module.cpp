@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -74,6 +75,11 @@ NB_MODULE(_native, m) {
     m.attr("GROUP") = kGroup;
     m.attr("SPLIT") = kSplit;
     m.attr("MAX_HEAD_DIM") = kMaxHeadDim;
+    m.def("max_tile_rows", [] {
+        int64_t most = 0;
+        for (const Kernels* kernels : usable_kernels()) most = std::max(most, max_tile_rows(kernels->max_rows));
+        return most;
+    }, "Rows of a tile of any product, at most.");
 
     m.def("instruction_sets", [] {
         std::vector<std::string> names;

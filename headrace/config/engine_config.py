@@ -58,6 +58,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["auto", "bfloat16", "float32"],
         Meta(description="What matrices and KV cache are kept in. auto: float32 if the weights are, else bfloat16."),
     ] = "auto"
+    quantization: Annotated[
+        Literal["auto", "none"],
+        Meta(
+            description="auto: matrices stored in few bits stay so, unless --dtype is given; none: they are expanded."
+        ),
+    ] = "auto"
     num_threads: Annotated[
         Positive | None, Meta(description="Threads of the backend. Default: the cores that this process may use.")
     ] = None

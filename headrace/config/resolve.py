@@ -60,6 +60,7 @@ def resolve(config: EngineConfig, path: Path | None = None) -> HeadraceConfig:
             seed=config.seed,
             max_model_len=max_model_len,
             dtype=_dtype(config, facts, backend),
+            keeps_quants=config.quantization == "auto" and config.dtype == "auto",
             sampling_defaults=sampling_defaults(config, path, limits),
             chat_template=_chat_template(config),
         ),

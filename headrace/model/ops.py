@@ -294,7 +294,9 @@ class Memory(Protocol):
 
     def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None: ...
 
-    def matrix_bytes(self, rows: int, columns: int) -> int: ...
+    def matrix_bytes(self, parts: Sequence[tuple[int, str]], columns: int, *, is_gated: bool = False) -> int:
+        """Of a matrix whose parts have so many rows, and dtypes as a `StoredTensor` has them."""
+        ...
 
     def vector_bytes(self, size: int) -> int: ...
 
@@ -330,8 +332,9 @@ class Graph(Protocol):
 
 
 class Backend(Protocol):
-    """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and with
-    `dtype`, the word of `ModelConfig.dtype` for what matrices and KV cache are kept in."""
+    """A device with its faces. Made by the class that the backend's import string names, with `num_threads`; with
+    `dtype`, the word of `ModelConfig.dtype` for what matrices and KV cache are kept in; and with `keeps_quants`: matrices
+    that are stored in few bits stay so."""
 
     @property
     def ops(self) -> Ops: ...
