@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 
 import pytest
 
+from tests.metrics_snapshot import AS_EVER, described
 from tests.system.cases.client import CHAT, COMPLETIONS, PROMPT, ROUTES, ask, post, send
 from tests.system.cases.conftest import GAUGES
 from tests.system.cases.faults.sitecustomize import SPEAKS_LATE
+from tests.system.endurance import growth_kb, run_large_prompts, run_many
 from tests.system.server import Server, wait_until
 
 pytestmark = pytest.mark.system
@@ -135,3 +138,20 @@ def test_j12_no_error_leaves_a_trace_in_the_gauges(server: Server) -> None:
     watcher.join()
     assert seen
     assert min(seen) >= 0
+
+
+def test_j13_metrics_are_what_dashboards_know(server: Server) -> None:
+    assert described(server.get("/metrics")[1], "tiny") == AS_EVER
+
+
+def test_h11_large_prompts_hold_up_nobody(server: Server) -> None:
+    """Each is refused or served, and /health answers every time: how quickly, `make endurance` judges."""
+    statuses, latencies = asyncio.run(run_large_prompts(server, seconds=0))
+    assert {status.rpartition(" ")[2] for status in statuses} <= {"200", "400"}
+    assert latencies
+
+
+@pytest.mark.parametrize("surroundings", ["alone"], indirect=True)
+def test_h13_many_requests_leave_nothing_behind(server: Server) -> None:
+    memory = asyncio.run(run_many(server, num_requests=2000))
+    assert max(growth_kb(memory).values()) < 1500
