@@ -59,11 +59,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="What matrices and KV cache are kept in. auto: float32 if the weights are, else bfloat16."),
     ] = "auto"
     quantization: Annotated[
-        Literal["auto", "none"],
+        Literal["none", "stored", "int8", "int4"],
         Meta(
-            description="auto: matrices stored in few bits stay so, unless --dtype is given; none: they are expanded."
+            description="Matrices in few bits, multiplied by rows rounded to int8. stored: as the checkpoint has them; "
+            "int8, int4: all, quantised while they are loaded; none: expanded to --dtype."
         ),
-    ] = "auto"
+    ] = "none"
     num_threads: Annotated[
         Positive | None, Meta(description="Threads of the backend. Default: the cores that this process may use.")
     ] = None

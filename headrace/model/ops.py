@@ -332,9 +332,9 @@ class Graph(Protocol):
 
 
 class Backend(Protocol):
-    """A device with its faces. Made by the class that the backend's import string names, with `num_threads`; with
-    `dtype`, the word of `ModelConfig.dtype` for what matrices and KV cache are kept in; and with `keeps_quants`: matrices
-    that are stored in few bits stay so."""
+    """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and with
+    two words of `ModelConfig`: `dtype`, what matrices and KV cache are kept in, and `quantization`, which matrices are
+    kept in few bits instead."""
 
     @property
     def ops(self) -> Ops: ...

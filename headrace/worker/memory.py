@@ -56,7 +56,7 @@ class MemoryPlan:
 def plan_memory(config: HeadraceConfig) -> MemoryPlan:
     """The plan as it would come out if the model were loaded now. Raises `ConfigError` if it does not fit."""
     model = config.model
-    backend = make_backend(config.worker.backend, 1, model.dtype, keeps_quants=model.keeps_quants)
+    backend = make_backend(config.worker.backend, 1, model.dtype, model.quantization)
     try:
         return make_plan(config, backend, weights_loaded=False)
     finally:
@@ -104,7 +104,8 @@ def largest_step(config: HeadraceConfig, layers: Sequence[AttentionSpec]) -> Ste
 def _describe(config: HeadraceConfig, backend: Backend) -> str:
     instruction_set = f" ({backend.instruction_set})" if backend.instruction_set else ""
     threads = "1 thread" if config.worker.num_threads == 1 else f"{config.worker.num_threads} threads"
-    return f"{config.worker.backend}{instruction_set}, {config.model.dtype}, {threads}"
+    few_bits = "" if config.model.quantization == "none" else f", matrices {config.model.quantization}"
+    return f"{config.worker.backend}{instruction_set}, {config.model.dtype}{few_bits}, {threads}"
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.backends.native.extension import native
-from headrace.backends.native.memory import NativeMatrix, NativeMemory, NativeVector, RopeTable
+from headrace.backends.native.memory import NativeMatrix, NativeMemory, NativeVector, RopeTable, whole_panels
 from headrace.errors import EngineError
 from headrace.model.ops import ActivationName, AttentionSpec, Step
 
@@ -105,8 +105,11 @@ class Recorder:
         return out
 
     def linear(self, x: View, weight: NativeMatrix) -> View:
-        out = self.value(x.rows, weight.out)
-        for piece in weight.pieces:  # each may write a few columns of the next one's, which comes after it
+        last = weight.pieces[-1]
+        out = replace(self.value(x.rows, last.first + whole_panels(last.out)), width=weight.out)
+        for (
+            piece
+        ) in weight.pieces:  # each writes whole panels: a few columns, too, of the next one's, which comes after it
             part = replace(out, offset=piece.first)
             self._emit("linear", part, {"x": x}, rows=x.rows, w=piece.matrix, residual=0, residual_stride=0)
         return out
