@@ -12,18 +12,42 @@ constexpr int64_t kMaxHeadDim = 256;
 
 HEADRACE_SHARED int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-enum class Type : int32_t { float32, bfloat16 };
+enum class Type : int32_t { float32, bfloat16, uint4, uint8 };
 
-// A matrix [out, in] in panels of 16 outputs: [num_panels][words][16], where a word is one float32 of an input, or two
-// bfloat16 of inputs k (low half) and k + 1. Outputs after the last and an odd last input are filled with zeros.
+// Of a matrix of few bits: runs of `size` inputs of an output, with a scale of their own. A weight is
+// scale * (quant - zero), or where `zero` is negative scale * quant + minimum.
+struct GroupFormat {
+    int32_t size;       // 32 or 16
+    int32_t zero;
+    bool wide_scales;   // scales and minimums are float32, else float16
+
+    HEADRACE_SHARED bool has_minimums() const { return zero < 0; }
+    HEADRACE_SHARED int64_t scale_words() const { return wide_scales ? 16 : 8; }
+};
+
+// A matrix [out, in] in panels of 16 outputs.
+//   float32, bfloat16: [num_panels][words][16], a word is one float32 of an input, or two bfloat16 of inputs k (low half)
+//     and k + 1. Outputs after the last and an odd last input are filled with zeros.
+//   uint8, uint4: [num_panels][groups][quants, 16 scales, 16 minimums where there are any]. Quants are [words][16]: word i
+//     has inputs 4 i to 4 i + 3 of the group, a byte each, the first one lowest; of uint4 these are the low halves of the
+//     bytes, and the high ones are the same inputs of the group's second half. `in` is a whole number of groups.
 struct Matrix {
     const uint32_t* panels;
     const float* bias;  // [out rounded up to panels], or null
     int64_t out, in;
     Type type;
+    GroupFormat format;
 
+    HEADRACE_SHARED bool is_grouped() const { return type == Type::uint4 || type == Type::uint8; }
     HEADRACE_SHARED int64_t num_panels() const { return (out + kPanel - 1) / kPanel; }
-    HEADRACE_SHARED int64_t panel_words() const { return (type == Type::float32 ? in : (in + 1) / 2) * kPanel; }
+    HEADRACE_SHARED int64_t quant_words() const { return format.size / (type == Type::uint4 ? 8 : 4) * kPanel; }
+    HEADRACE_SHARED int64_t group_words() const {
+        return quant_words() + format.scale_words() * (format.has_minimums() ? 2 : 1);
+    }
+    HEADRACE_SHARED int64_t panel_words() const {
+        if (is_grouped()) return in / format.size * group_words();
+        return (type == Type::float32 ? in : (in + 1) / 2) * kPanel;
+    }
 };
 
 // Rows that are multiplied by a matrix: bfloat16 where there are instructions for their products, else float32.
@@ -31,6 +55,17 @@ struct Operands {
     const void* data;
     int64_t stride;
     Type type;
+};
+
+// What a thread needs to multiply by matrices of few bits: the rows of its last tile, rounded to int8 by groups.
+struct RowScratch {
+    int8_t* quants;   // [rows, in]
+    float* scales;    // [rows, groups]: what a quant stands for
+    float* offsets;   // [rows, groups]: the sum of a group, as it was rounded
+    int32_t* starts;  // [rows, groups]: the sum of its quants times minus the matrix's zero
+    int64_t first_row, last_row;  // of the op that is computed: these are they. -1: none
+
+    HEADRACE_SHARED void forget() { first_row = last_row = -1; }
 };
 
 enum class Activation : int32_t { silu, gelu_tanh };

@@ -36,9 +36,10 @@ std::vector<const Kernels*> usable_kernels() {
 #if defined(__x86_64__)
     // The compiler's own check also asks whether the operating system saves the wide registers.
     __builtin_cpu_init();
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                            __builtin_cpu_supports("avx512vnni");
 #ifdef HEADRACE_HAS_amx
     if (has_avx512 && has_amx()) kernels.push_back(amx_kernels());
 #endif

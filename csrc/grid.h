@@ -12,11 +12,14 @@ struct Grid {
     HEADRACE_SHARED int64_t num_tiles() const { return row_tiles * panel_tiles; }
 };
 
+// Of any grid, where so many are multiplied at a time.
+HEADRACE_SHARED int64_t max_tile_rows(int64_t max_rows) { return 8 * max_rows; }
+
 // `step` is the number of panels that must stay together; `max_rows` are multiplied at a time.
 HEADRACE_SHARED Grid make_grid(int64_t num_rows, int64_t num_panels, int64_t step, int64_t max_rows, int64_t num_threads) {
     if (num_rows == 0) return {0, 0, 0, 0};
     // As many rows as keep a core's share of them in its L2 cache while panels pass by.
-    const int64_t row_tiles = (num_rows + 8 * max_rows - 1) / (8 * max_rows);
+    const int64_t most = max_tile_rows(max_rows), row_tiles = (num_rows + most - 1) / most;
     const int64_t blocks = (num_rows + max_rows - 1) / max_rows;
     const int64_t rows = (blocks + row_tiles - 1) / row_tiles * max_rows;
     // Four panels have enough sums in flight at one row. Fewer, where the last tiles would leave threads idle.

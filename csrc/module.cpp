@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -28,6 +29,7 @@ using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device:
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MutableInts = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MutableFloats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig>;
 using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
@@ -73,6 +75,11 @@ NB_MODULE(_native, m) {
     m.attr("GROUP") = kGroup;
     m.attr("SPLIT") = kSplit;
     m.attr("MAX_HEAD_DIM") = kMaxHeadDim;
+    m.def("max_tile_rows", [] {
+        int64_t most = 0;
+        for (const Kernels* kernels : usable_kernels()) most = std::max(most, max_tile_rows(kernels->max_rows));
+        return most;
+    }, "Rows of a tile of any product, at most.");
 
     m.def("instruction_sets", [] {
         std::vector<std::string> names;
@@ -85,7 +92,8 @@ NB_MODULE(_native, m) {
     m.def("max_partials", &AttentionPlan::max_partials, "max_model_len"_a, "num_threads"_a,
           "Places for partial results of attention that a step may need.");
 
-    nb::enum_<Type>(m, "Type").value("float32", Type::float32).value("bfloat16", Type::bfloat16);
+    nb::enum_<Type>(m, "Type").value("float32", Type::float32).value("bfloat16", Type::bfloat16)
+        .value("uint4", Type::uint4).value("uint8", Type::uint8);
     nb::enum_<Stored>(m, "Stored")
         .value("float32", Stored::float32)
         .value("bfloat16", Stored::bfloat16)
@@ -106,14 +114,20 @@ NB_MODULE(_native, m) {
         }, "Its bytes as an array, which keeps it alive.");
 
     nb::class_<Matrix>(m, "Matrix")
-        .def("__init__", [](Matrix* self, uintptr_t panels, uintptr_t bias, int64_t out, int64_t in, Type type) {
-            new (self) Matrix{at<const uint32_t>(panels), at<const float>(bias), out, in, type};
-        }, "panels"_a, "bias"_a, "out"_a, "in_"_a, "type"_a)
+        .def("__init__", [](Matrix* self, uintptr_t panels, uintptr_t bias, int64_t out, int64_t in, Type type,
+                            int32_t group, int32_t zero, bool wide_scales) {
+            new (self) Matrix{at<const uint32_t>(panels), at<const float>(bias), out, in, type,
+                              {group, zero, wide_scales}};
+            const bool fits = type == Type::uint4 ? group == 32 : group == 32 || group == 16;
+            if (self->is_grouped() && (!fits || in % group)) throw std::invalid_argument("no such groups");
+        }, "panels"_a, "bias"_a, "out"_a, "in_"_a, "type"_a, "group"_a = 0, "zero"_a = 0, "wide_scales"_a = false,
+           "The last three are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1\n"
+           "where groups have minimums, and whether scales are float32 and not float16.")
         .def_ro("out", &Matrix::out)
         .def_ro("in_", &Matrix::in)
         .def_ro("type", &Matrix::type)
         .def_prop_ro("num_words", [](const Matrix& self) { return self.num_panels() * self.panel_words(); })
-        .def("pack", [](const Matrix& self, nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig> rows, Stored stored,
+        .def("pack", [](const Matrix& self, Bytes rows, Stored stored,
                         int64_t num_rows, int64_t first, int64_t panel_step, int64_t panel_offset) {
             const int64_t row_bytes = self.in * (stored == Stored::float32 ? 4 : 2);
             const int64_t last_panel = (first + num_rows - 1) / kPanel * panel_step + panel_offset;
@@ -122,7 +136,21 @@ NB_MODULE(_native, m) {
             nb::gil_scoped_release release;
             pack_rows(self, const_cast<uint32_t*>(self.panels), rows.data(), stored, num_rows, first, panel_step,
                       panel_offset);
-        }, "rows"_a, "stored"_a, "num_rows"_a, "first"_a, "panel_step"_a = 1, "panel_offset"_a = 0);
+        }, "rows"_a, "stored"_a, "num_rows"_a, "first"_a, "panel_step"_a = 1, "panel_offset"_a = 0)
+        .def("pack_groups", [](const Matrix& self, Bytes quants, Bytes scales, Bytes minimums, int64_t num_rows,
+                               int64_t first, int64_t panel_step, int64_t panel_offset) {
+            if (!self.is_grouped()) throw std::invalid_argument("the matrix has no groups");
+            const auto size = static_cast<size_t>(num_rows * self.in);
+            const size_t scale_bytes = size / self.format.size * (self.format.wide_scales ? 4 : 2);
+            const int64_t last_panel = (first + num_rows - 1) / kPanel * panel_step + panel_offset;
+            if (quants.size() != size || scales.size() != scale_bytes || last_panel >= self.num_panels() ||
+                minimums.size() != (self.format.has_minimums() ? scale_bytes : 0))
+                throw std::invalid_argument("rows do not fit the matrix");
+            nb::gil_scoped_release release;
+            pack_groups(self, const_cast<uint32_t*>(self.panels), quants.data(), scales.data(), minimums.data(), num_rows,
+                        first, panel_step, panel_offset);
+        }, "quants"_a, "scales"_a, "minimums"_a, "num_rows"_a, "first"_a, "panel_step"_a = 1, "panel_offset"_a = 0,
+           "Rows [num_rows, in] of quants, and bytes of the scales and minimums [num_rows, groups].");
 
     nb::class_<KVCache>(m, "KVCache")
         .def("__init__", [](KVCache* self, uintptr_t data, Type type, int64_t num_kv_heads, int64_t head_dim,

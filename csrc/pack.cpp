@@ -78,4 +78,30 @@ void pack_rows(const Matrix& matrix, uint32_t* panels, const void* rows, Stored 
     }
 }
 
+void pack_groups(const Matrix& matrix, uint32_t* panels, const uint8_t* quants, const void* scales, const void* minimums,
+                 int64_t num_rows, int64_t first, int64_t panel_step, int64_t panel_offset) {
+    const int64_t size = matrix.format.size, groups = matrix.in / size, half = size / 2;
+    const int64_t scale_bytes = matrix.format.wide_scales ? 4 : 2;
+    for (int64_t i = 0; i < num_rows; ++i) {
+        const int64_t place = first + i, panel = place / kPanel * panel_step + panel_offset, lane = place % kPanel;
+        uint32_t* group = panels + panel * matrix.panel_words();
+        for (int64_t g = 0; g < groups; ++g, group += matrix.group_words()) {
+            const uint8_t* from = quants + i * matrix.in + g * size;
+            uint8_t* bytes = reinterpret_cast<uint8_t*>(group + lane);
+            if (matrix.type == Type::uint4) {
+                for (int64_t k = 0; k < half; ++k)
+                    bytes[k / 4 * kPanel * 4 + k % 4] = static_cast<uint8_t>(from[k] | from[half + k] << 4);
+            } else {
+                for (int64_t k = 0; k < size; ++k) bytes[k / 4 * kPanel * 4 + k % 4] = from[k];
+            }
+            char* behind = reinterpret_cast<char*>(group + matrix.quant_words()) + lane * scale_bytes;
+            const int64_t at = (i * groups + g) * scale_bytes;
+            std::memcpy(behind, static_cast<const char*>(scales) + at, static_cast<size_t>(scale_bytes));
+            if (matrix.format.has_minimums())
+                std::memcpy(behind + matrix.format.scale_words() * 4, static_cast<const char*>(minimums) + at,
+                            static_cast<size_t>(scale_bytes));
+        }
+    }
+}
+
 }  // namespace headrace

@@ -64,6 +64,8 @@ void Tape::append(const Op& op) {
     if (num_phases() == Pool::kMaxPhases) throw std::length_error("the model has more ops than a tape can hold");
     if (const auto* attention = std::get_if<AttentionArgs>(&op)) prepare_scratch(*attention);
     if (const auto* sample = std::get_if<SampleArgs>(&op)) prepare_scratch(*sample);
+    if (const auto* linear = std::get_if<LinearArgs>(&op)) prepare_scratch(linear->w);
+    if (const auto* gated = std::get_if<GatedArgs>(&op)) prepare_scratch(gated->w);
     ops_.push_back(op);
     cuts_.resize(ops_.size());
 }
@@ -100,8 +102,37 @@ void Tape::prepare_scratch(const SampleArgs& args) {
     }
 }
 
+void Tape::prepare_scratch(const Matrix& w) {
+    if (!w.is_grouped() || (w.in <= row_width_ && w.in / w.format.size <= row_groups_)) return;
+    row_width_ = std::max(row_width_, w.in);
+    row_groups_ = std::max(row_groups_, w.in / w.format.size);
+    const int64_t rows = max_tile_rows(kernels_.max_rows);
+    row_memory_.clear();
+    row_scratch_.clear();
+    row_phases_.assign(pool_.num_threads(), -1);
+    for (int thread = 0; thread < pool_.num_threads(); ++thread) {
+        const int64_t groups = rows * row_groups_;
+        row_memory_.emplace_back(static_cast<size_t>(rows * row_width_ + 3 * groups * int64_t{sizeof(float)}));
+        RowScratch scratch;
+        scratch.scales = static_cast<float*>(row_memory_.back().data());
+        scratch.offsets = scratch.scales + groups;
+        scratch.starts = reinterpret_cast<int32_t*>(scratch.offsets + groups);
+        scratch.quants = reinterpret_cast<int8_t*>(scratch.starts + groups);
+        scratch.forget();
+        row_scratch_.push_back(scratch);
+    }
+}
+
+RowScratch* Tape::rows_of(int64_t phase, int thread) {
+    if (row_scratch_.empty()) return nullptr;
+    if (row_phases_[thread] != phase) row_scratch_[thread].forget();
+    row_phases_[thread] = phase;
+    return &row_scratch_[thread];
+}
+
 void Tape::replay(const Step& step) {
     step_ = step;
+    std::fill(row_phases_.begin(), row_phases_.end(), -1);
     if (group_) plan_.make(step_, group_, num_kv_heads_, pool_.num_threads());
     for (size_t i = 0; i < ops_.size(); ++i) cuts_[i] = cut(ops_[i]);
     pool_.run(*this);
@@ -150,8 +181,8 @@ void Tape::compute(int64_t phase, int64_t tile, int thread) {
     // Choosing tokens compares every float as what it is.
     const DenormalsAreZero unless_sampling(!std::holds_alternative<SampleArgs>(ops_[phase]));
     std::visit(Overloaded{
-                   [&](const LinearArgs& args) { kernels_.linear(args, step_, cut.grid, tile); },
-                   [&](const GatedArgs& args) { kernels_.gated(args, step_, cut.grid, tile); },
+                   [&](const LinearArgs& args) { kernels_.linear(args, step_, cut.grid, tile, rows_of(phase, thread)); },
+                   [&](const GatedArgs& args) { kernels_.gated(args, step_, cut.grid, tile, rows_of(phase, thread)); },
                    [&](const AttentionArgs& args) { kernels_.attention(args, step_, tile, scratch_[thread]); },
                    [&](const EmbedArgs& args) { kernels_.embed(args, step_, first, last); },
                    [&](const NormArgs& args) { kernels_.norm(args, step_, first, last); },

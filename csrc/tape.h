@@ -54,6 +54,8 @@ class Tape final : public Job {
     Cut cut(const Op& op) const;
     void prepare_scratch(const AttentionArgs& args);
     void prepare_scratch(const SampleArgs& args);
+    void prepare_scratch(const Matrix& w);
+    RowScratch* rows_of(int64_t phase, int thread);
 
     Pool& pool_;
     const Kernels& kernels_;
@@ -66,6 +68,10 @@ class Tape final : public Job {
 
     std::vector<Buffer> scratch_memory_;  // one for each thread
     std::vector<AttentionScratch> scratch_;
+    int64_t row_width_ = 0, row_groups_ = 0;  // of the largest matrix of few bits; 0: there is none
+    std::vector<Buffer> row_memory_;          // one for each thread
+    std::vector<RowScratch> row_scratch_;
+    std::vector<int64_t> row_phases_;  // the op whose rows are in it
     std::vector<Buffer> sample_memory_;  // one for each thread
     std::vector<SampleScratch> sample_scratch_;
 };

@@ -3,6 +3,7 @@
 
 #include "../grid.h"
 #include "convert.h"
+#include "groups.h"
 #include "math.h"
 #include "weights.h"
 
@@ -50,8 +51,35 @@ inline void multiply_tile(const Operands& x, const Matrix& w, const TileRange& r
     }
 }
 
-template <class Weights>
-inline void linear_tile(const LinearArgs& args, const TileRange& range) {
+// The same for a matrix of few bits.
+template <class Finish>
+inline void multiply_grouped_tile(const Operands& x, const Matrix& w, const TileRange& range, RowScratch& scratch,
+                                  Finish finish) {
+    alignas(64) float products[kGroupRows * kMaxPanels * kPanel];
+    round_rows(x, w, range.first_row, range.last_row, scratch);
+    const int64_t rows = range.last_row - range.first_row, blocks = (rows + kGroupRows - 1) / kGroupRows;
+    for (int64_t panel = range.first_panel; panel < range.last_panel; panel += kMaxPanels) {
+        const int64_t panels = range.last_panel - panel < kMaxPanels ? range.last_panel - panel : kMaxPanels;
+        for (int64_t block = 0; block < blocks; ++block) {
+            const int64_t row = rows * block / blocks, count = rows * (block + 1) / blocks - row;
+            multiply_grouped(count, w, scratch, row, panel, panels, products, kMaxPanels * kPanel);
+            finish(range.first_row + row, count, panel, panels, products, kMaxPanels * kPanel);
+        }
+    }
+}
+
+template <class Finish>
+inline void multiply_by_type(const Operands& x, const Matrix& w, const TileRange& range, int64_t together,
+                             RowScratch* scratch, Finish finish) {
+    switch (w.type) {
+        case Type::float32: return multiply_tile<Float32Weights>(x, w, range, together, finish);
+        case Type::bfloat16: return multiply_tile<BFloat16Weights>(x, w, range, together, finish);
+        default: return multiply_grouped_tile(x, w, range, *scratch, finish);
+    }
+}
+
+inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int64_t tile, RowScratch* scratch) {
+    const LinearArgs args = begin_at_chunk(op, step);
     const auto finish = [&](int64_t row, int64_t rows, int64_t panel, int64_t panels, const float* products,
                             int64_t stride) {
         const int64_t first = panel * kPanel, width = panels * kPanel;
@@ -66,15 +94,15 @@ inline void linear_tile(const LinearArgs& args, const TileRange& range) {
             }
         }
     };
-    multiply_tile<Weights>(args.x, args.w, range, 1, finish);
+    const TileRange range = tile_range(grid, tile, num_rows(step, args.rows), args.w.num_panels());
+    multiply_by_type(args.x, args.w, range, 1, scratch, finish);
 }
 
 inline Float activate(Activation activation, Float x) {
     return activation == Activation::silu ? silu(x) : gelu_tanh(x);
 }
 
-template <class Weights>
-inline void gated_tile(const GatedArgs& args, const TileRange& range) {
+inline void gated(const GatedArgs& args, const Step& step, const Grid& grid, int64_t tile, RowScratch* scratch) {
     const auto finish = [&](int64_t row, int64_t rows, int64_t first_panel, int64_t panels, const float* products,
                             int64_t stride) {
         const int64_t first = first_panel * kPanel, width = panels * kPanel;
@@ -94,26 +122,8 @@ inline void gated_tile(const GatedArgs& args, const TileRange& range) {
             }
         }
     };
-    multiply_tile<Weights>(args.x, args.w, range, 2, finish);
-}
-
-inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int64_t tile) {
-    const LinearArgs args = begin_at_chunk(op, step);
     const TileRange range = tile_range(grid, tile, num_rows(step, args.rows), args.w.num_panels());
-    if (args.w.type == Type::bfloat16) {
-        linear_tile<BFloat16Weights>(args, range);
-    } else {
-        linear_tile<Float32Weights>(args, range);
-    }
-}
-
-inline void gated(const GatedArgs& args, const Step& step, const Grid& grid, int64_t tile) {
-    const TileRange range = tile_range(grid, tile, num_rows(step, args.rows), args.w.num_panels());
-    if (args.w.type == Type::bfloat16) {
-        gated_tile<BFloat16Weights>(args, range);
-    } else {
-        gated_tile<Float32Weights>(args, range);
-    }
+    multiply_by_type(args.x, args.w, range, 2, scratch, finish);
 }
 
 }  // namespace headrace::HEADRACE_NAMESPACE

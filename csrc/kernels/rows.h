@@ -3,6 +3,7 @@
 
 #include "../args.h"
 #include "convert.h"
+#include "groups.h"
 #include "math.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
@@ -10,6 +11,7 @@ namespace headrace::HEADRACE_NAMESPACE {
 // The token's column of the packed table: one word out of each 64 bytes.
 inline void embed_row(const EmbedArgs& args, int64_t token, float* out) {
     const Matrix& table = args.table;
+    if (table.is_grouped()) return unpack_output(table, token, out);
     const uint32_t* words = table.panels + token / kPanel * table.panel_words() + token % kPanel;
     if (table.type == Type::float32) {
         for (int64_t k = 0; k < table.in; ++k) __builtin_memcpy(out + k, words + k * kPanel, sizeof(float));

@@ -56,6 +56,32 @@ inline float max(Float a) {
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_shuffle_ps(half, half, 1)));
 }
 
+// ---- integers, for weights of few bits ----
+
+inline Int load_int(const uint32_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+inline Int broadcast_int(int32_t x) { return {_mm256_set1_epi32(x)}; }
+inline void store_int(int32_t* p, Int a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
+inline Float to_float(Int a) { return {_mm256_cvtepi32_ps(a.v)}; }
+inline Int low_halves(Int a) { return {_mm256_and_si256(a.v, _mm256_set1_epi32(0x0f0f0f0f))}; }  // of each byte
+inline Int high_halves(Int a) {
+    return {_mm256_and_si256(_mm256_srli_epi32(a.v, 4), _mm256_set1_epi32(0x0f0f0f0f))};
+}
+// acc + in each lane the products of four bytes of w, 0 to 255, or with kSmall 0 to 63, and those of x, -127 to 127.
+template <bool kSmall>
+inline Int add_dots(Int acc, Int w, int32_t x) {
+    const __m256i factors = _mm256_set1_epi32(x);
+    if constexpr (kSmall) {  // two products fit 16 bits
+        const __m256i pairs = _mm256_maddubs_epi16(w.v, factors);
+        return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+    }
+    const __m256i even = _mm256_and_si256(w.v, _mm256_set1_epi32(0x00ff00ff)), odd = _mm256_srli_epi16(w.v, 8);
+    const __m256i even_factors = _mm256_srai_epi16(_mm256_slli_epi16(factors, 8), 8);
+    const __m256i odd_factors = _mm256_srai_epi16(factors, 8);
+    const __m256i sums = _mm256_add_epi32(_mm256_madd_epi16(even, even_factors), _mm256_madd_epi16(odd, odd_factors));
+    return {_mm256_add_epi32(acc.v, sums)};
+}
+inline Float load_f16(const uint16_t* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+
 // ---- bfloat16: the upper half of a float32 ----
 
 inline Float load_bf16(const uint16_t* p) {

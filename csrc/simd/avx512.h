@@ -58,6 +58,25 @@ inline float max(Float a) {
     return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_shuffle_ps(quarter, quarter, 1)));
 }
 
+// ---- integers, for weights of few bits ----
+
+inline Int load_int(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Int broadcast_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline void store_int(int32_t* p, Int a) { _mm512_storeu_si512(p, a.v); }
+inline Float to_float(Int a) { return {_mm512_cvtepi32_ps(a.v)}; }
+inline Int low_halves(Int a) { return {_mm512_and_si512(a.v, _mm512_set1_epi32(0x0f0f0f0f))}; }  // of each byte
+inline Int high_halves(Int a) {
+    return {_mm512_and_si512(_mm512_srli_epi32(a.v, 4), _mm512_set1_epi32(0x0f0f0f0f))};
+}
+// acc + in each lane the products of four bytes of w, 0 to 255, or with kSmall 0 to 63, and those of x, -127 to 127.
+template <bool kSmall>
+inline Int add_dots(Int acc, Int w, int32_t x) {
+    return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(x))};
+}
+inline Float load_f16(const uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+
 inline Float load_bf16(const uint16_t* p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};

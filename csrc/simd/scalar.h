@@ -102,6 +102,43 @@ inline float max(Float a) {
     return even > odd ? even : odd;
 }
 
+// ---- integers, for weights of few bits ----
+
+inline Int load_int(const uint32_t* p) {
+    Int a;
+    std::memcpy(a.v, p, sizeof a.v);
+    return a;
+}
+inline Int broadcast_int(int32_t x) { return {{x, x, x, x}}; }
+inline void store_int(int32_t* p, Int a) { std::memcpy(p, a.v, sizeof a.v); }
+inline Float to_float(Int a) {
+    return detail::each([&](int i) { return static_cast<float>(a.v[i]); });
+}
+inline Int low_halves(Int a) {  // of each byte
+    for (int32_t& x : a.v) x &= 0x0f0f0f0f;
+    return a;
+}
+inline Int high_halves(Int a) {
+    for (int32_t& x : a.v) x = x >> 4 & 0x0f0f0f0f;
+    return a;
+}
+// acc + in each lane the products of four bytes of w, 0 to 255, and those of x, -127 to 127.
+template <bool kSmall>
+inline Int add_dots(Int acc, Int w, int32_t x) {
+    for (int i = 0; i < kLanes; ++i)
+        for (int byte = 0; byte < 32; byte += 8)
+            acc.v[i] += static_cast<uint8_t>(w.v[i] >> byte) * static_cast<int8_t>(x >> byte);
+    return acc;
+}
+// Without a subnormal float32 on the way: kernels take those for zero.
+inline Float load_f16(const uint16_t* p) {
+    return detail::each([&](int i) {
+        const uint32_t sign = static_cast<uint32_t>(p[i] & 0x8000u) << 16, rest = p[i] & 0x7fffu;
+        if (rest < 0x400u) return detail::from_bits(sign | detail::to_bits(static_cast<float>(rest) * 0x1p-24f));
+        return detail::from_bits(sign | (rest >= 0x7c00u ? 0x7f800000u | (rest & 0x3ffu) << 13 : (rest << 13) + 0x38000000u));
+    });
+}
+
 inline Float load_bf16(const uint16_t* p) {
     return detail::each([&](int i) { return detail::from_bits(static_cast<uint32_t>(p[i]) << 16); });
 }

@@ -168,7 +168,33 @@ inline __m512i emulated_mask_mov_epi32(__m512i a, __mmask16 mask, __m512i b) {
     return emulated::each_int([&](int i) { return mask >> i & 1 ? y[i] : x[i]; });
 }
 
+inline __m512i emulated_dpbusd_epi32(__m512i acc, __m512i a, __m512i b) {  // unsigned bytes by signed ones
+    const emulated::Words sums(acc), x(a), y(b);
+    return emulated::each_int([&](int i) {
+        uint32_t sum = sums[i];
+        for (int byte = 0; byte < 32; byte += 8)
+            sum += static_cast<uint32_t>(static_cast<uint8_t>(x[i] >> byte) * static_cast<int8_t>(y[i] >> byte));
+        return sum;
+    });
+}
+
 // ---- between types
+
+inline __m512 emulated_cvtepi32_ps(__m512i a) {
+    const emulated::Words x(a);
+    return emulated::each([&](int i) { return static_cast<float>(static_cast<int32_t>(x[i])); });
+}
+inline __m512 emulated_cvtph_ps(__m256i a) {
+    uint16_t x[16];
+    std::memcpy(x, &a, sizeof x);
+    return emulated::each([&](int i) {
+        const float magnitude = (x[i] & 0x7c00) == 0x7c00
+                                    ? emulated::from_bits(0x7f800000u | (x[i] & 0x3ffu) << 13)
+                                    : std::ldexp(static_cast<float>((x[i] & 0x3ff) + ((x[i] & 0x7c00) ? 0x400 : 0)),
+                                                 ((x[i] & 0x7c00) ? (x[i] >> 10 & 31) : 1) - 25);
+        return x[i] & 0x8000 ? -magnitude : magnitude;
+    });
+}
 
 inline __m512i emulated_cvtps_epi32(__m512 a) {  // what does not fit becomes the smallest integer
     return emulated::each_int([&](int i) {
@@ -283,9 +309,12 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_castsi512_ps emulated_castsi512_ps
 #define _mm512_cmp_ps_mask emulated_cmp_ps_mask
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
+#define _mm512_cvtepi32_ps emulated_cvtepi32_ps
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
+#define _mm512_cvtph_ps emulated_cvtph_ps
 #define _mm512_cvtps_epi32 emulated_cvtps_epi32
 #define _mm512_div_ps emulated_div_ps
+#define _mm512_dpbusd_epi32 emulated_dpbusd_epi32
 #define _mm512_dpbf16_ps emulated_dpbf16_ps
 #define _mm512_extractf32x8_ps emulated_extractf32x8_ps
 #define _mm512_fmadd_ps emulated_fmadd_ps

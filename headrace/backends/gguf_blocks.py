@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 UInt8 = NDArray[np.uint8]
 Float32 = NDArray[np.float32]
 
+GROUP = 32  # of `quantize`
+
 _LOW, _SUPER = np.uint8(15), 256  # the low half of a byte; elements of a block that has scales of its groups' scales
 
 
@@ -49,6 +51,21 @@ class BlockFormat:
     def unpack(self, stored: UInt8) -> Groups:
         """The groups of whole blocks, as the bytes that they are stored in."""
         return self.unpack_blocks(stored.reshape(-1, self.block_bytes))
+
+
+def quantize(values: Float32, bits: int) -> Groups:
+    """Rows of whole groups of 32, in 8 bits with the zero 128, or in 4 bits with minimums: the nearest of what these
+    can say, where the largest number of a group (and in 4 bits the smallest too) is exact."""
+    by_group = values.reshape(-1, GROUP)
+    if bits == 8:
+        scales = np.abs(by_group).max(axis=1) / np.float32(127)
+        lowest, zero, most = np.zeros_like(scales), 128, 255
+    else:
+        lowest, zero, most = by_group.min(axis=1), 0, 15
+        scales = (by_group.max(axis=1) - lowest) / np.float32(15)
+    factors = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
+    quants = np.rint((by_group - lowest[:, None]) * factors[:, None]) + zero
+    return Groups(quants.clip(0, most).astype(np.uint8), scales, None if bits == 8 else lowest)
 
 
 def _half(blocks: UInt8, place: int) -> Float32:

@@ -58,6 +58,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["auto", "bfloat16", "float32"],
         Meta(description="What matrices and KV cache are kept in. auto: float32 if the weights are, else bfloat16."),
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "stored", "int8", "int4"],
+        Meta(
+            description="Matrices in few bits, multiplied by rows rounded to int8. stored: as the checkpoint has them; "
+            "int8, int4: all, quantised while they are loaded; none: expanded to --dtype."
+        ),
+    ] = "none"
     num_threads: Annotated[
         Positive | None, Meta(description="Threads of the backend. Default: the cores that this process may use.")
     ] = None

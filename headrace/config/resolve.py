@@ -60,6 +60,7 @@ def resolve(config: EngineConfig, path: Path | None = None) -> HeadraceConfig:
             seed=config.seed,
             max_model_len=max_model_len,
             dtype=_dtype(config, facts, backend),
+            quantization=_quantization(config, backend),
             sampling_defaults=sampling_defaults(config, path, limits),
             chat_template=_chat_template(config),
         ),
@@ -112,6 +113,12 @@ def _dtype(config: EngineConfig, facts: ModelFacts, backend: str) -> str:
     if config.dtype == "auto":
         return "float32" if facts.has_float32_weights else "bfloat16"
     return config.dtype
+
+
+def _quantization(config: EngineConfig, backend: str) -> str:
+    if backend == "numpy" and config.quantization != "none":
+        raise ConfigError("the numpy backend computes in float32 alone", flag="--quantization")
+    return config.quantization
 
 
 def _max_model_len(config: EngineConfig, facts: ModelFacts) -> int:

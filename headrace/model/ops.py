@@ -294,7 +294,9 @@ class Memory(Protocol):
 
     def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None: ...
 
-    def matrix_bytes(self, rows: int, columns: int) -> int: ...
+    def matrix_bytes(self, parts: Sequence[tuple[int, str]], columns: int, *, is_gated: bool = False) -> int:
+        """Of a matrix whose parts have so many rows, and dtypes as a `StoredTensor` has them."""
+        ...
 
     def vector_bytes(self, size: int) -> int: ...
 
@@ -331,7 +333,8 @@ class Graph(Protocol):
 
 class Backend(Protocol):
     """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and with
-    `dtype`, the word of `ModelConfig.dtype` for what matrices and KV cache are kept in."""
+    two words of `ModelConfig`: `dtype`, what matrices and KV cache are kept in, and `quantization`, which matrices are
+    kept in few bits instead."""
 
     @property
     def ops(self) -> Ops: ...

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.config.cpu import available_memory
 from headrace.config.resolved import HeadraceConfig
 from headrace.errors import ConfigError
+from headrace.model.loader.checkpoint import open_checkpoint
+from headrace.model.loader.loader import stored_types
 from headrace.model.ops import AttentionSpec, Backend, Memory, StepShape
 from headrace.model.registry import find_architecture
 from headrace.model.weights import MatrixSpec, RopeSpec, VectorSpec, WeightSpec
@@ -53,7 +55,8 @@ class MemoryPlan:
 
 def plan_memory(config: HeadraceConfig) -> MemoryPlan:
     """The plan as it would come out if the model were loaded now. Raises `ConfigError` if it does not fit."""
-    backend = make_backend(config.worker.backend, num_threads=1, dtype=config.model.dtype)
+    model = config.model
+    backend = make_backend(config.worker.backend, 1, model.dtype, model.quantization)
     try:
         return make_plan(config, backend, weights_loaded=False)
     finally:
@@ -66,8 +69,9 @@ def make_plan(config: HeadraceConfig, backend: Backend, *, weights_loaded: bool)
     architecture = find_architecture(facts.architecture)
     layers = architecture.attention_specs(facts)
     memory = backend.memory
+    stored = stored_types(facts, open_checkpoint(facts, config.model.load_format, config.model.seed))
     weight_bytes = sum(
-        _weight_bytes(memory, spec, config.model.max_model_len) for spec in architecture.weight_specs(facts)
+        _weight_bytes(memory, spec, stored, config.model.max_model_len) for spec in architecture.weight_specs(facts)
     )
     step_bytes = memory.step_bytes(largest_step(config, layers))
     block_bytes = memory.kv_block_bytes(layers, config.cache.block_size)
@@ -100,7 +104,8 @@ def largest_step(config: HeadraceConfig, layers: Sequence[AttentionSpec]) -> Ste
 def _describe(config: HeadraceConfig, backend: Backend) -> str:
     instruction_set = f" ({backend.instruction_set})" if backend.instruction_set else ""
     threads = "1 thread" if config.worker.num_threads == 1 else f"{config.worker.num_threads} threads"
-    return f"{config.worker.backend}{instruction_set}, {config.model.dtype}, {threads}"
+    few_bits = "" if config.model.quantization == "none" else f", matrices {config.model.quantization}"
+    return f"{config.worker.backend}{instruction_set}, {config.model.dtype}{few_bits}, {threads}"
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -124,11 +129,12 @@ def _num_kv_blocks(config: HeadraceConfig, block_bytes: int, bytes_left: int) ->
     return num_blocks
 
 
-def _weight_bytes(memory: Memory, spec: WeightSpec, num_positions: int) -> int:
+def _weight_bytes(memory: Memory, spec: WeightSpec, stored: Mapping[str, str], num_positions: int) -> int:
     match spec:
         case MatrixSpec():
             biases = sum(memory.vector_bytes(bias.shape[0]) for bias in spec.biases)
-            return memory.matrix_bytes(*spec.shape) + biases
+            parts = [(part.shape[0], stored[part.name]) for part in spec.parts]
+            return memory.matrix_bytes(parts, spec.shape[1], is_gated=spec.is_gated) + biases
         case VectorSpec():
             return memory.vector_bytes(spec.size)
         case RopeSpec():

@@ -18,7 +18,8 @@ from headrace.worker.model_runner import ModelRunner
 class Worker:
     def __init__(self, config: HeadraceConfig) -> None:
         self._config = config
-        self._backend = make_backend(config.worker.backend, config.worker.num_threads, config.model.dtype)
+        model = config.model
+        self._backend = make_backend(config.worker.backend, config.worker.num_threads, model.dtype, model.quantization)
         self._program: Program | None = None
         self._plan: MemoryPlan | None = None
         self._runner: ModelRunner | None = None

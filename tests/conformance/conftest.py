@@ -10,7 +10,7 @@ from headrace.model.ops import Backend
 from tests.conformance.implementations import IMPLEMENTATIONS, Implementation
 from tests.installed_backends import INSTALLED_BACKENDS
 
-collect_ignore = [] if "native" in INSTALLED_BACKENDS else ["test_bitwise.py", "test_progress.py"]
+collect_ignore = [] if "native" in INSTALLED_BACKENDS else ["test_bitwise.py", "test_few_bits.py", "test_progress.py"]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS, ids=str)

@@ -26,6 +26,7 @@ OTHER_SHAPES = {
     "heads of 80, odd widths": Shape(80, num_heads=3, num_kv_heads=3, hidden_size=97, intermediate_size=131),
     "4 heads of 128 on 1, untied": Shape(128, 4, 1, hidden_size=96, intermediate_size=64, is_tied=False),
 }
+FEW_BITS_SHAPE = Shape(head_dim=64, num_heads=6, num_kv_heads=2, hidden_size=96, intermediate_size=192)  # whole groups
 FEW, MANY = 24, 110  # requests
 
 
@@ -79,6 +80,15 @@ def test_with_every_instruction_set_of_this_processor(tmp_path, monkeypatch, dty
     for instruction_set in native.instruction_sets():
         monkeypatch.setenv(ISA_VARIABLE, instruction_set)
         check_combinations(model, FEW // 2, seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_with_matrices_of_few_bits(tmp_path, monkeypatch, quantization):
+    model = model_of(tmp_path, FEW_BITS_SHAPE, "bfloat16") | {"quantization": quantization}
+    for instruction_set in native.instruction_sets():
+        monkeypatch.setenv(ISA_VARIABLE, instruction_set)
+        check_combinations(model, FEW // 2, seed=5)
 
 
 @pytest.mark.slow

@@ -59,9 +59,9 @@ class RoundedCheckpoint:
         return StoredTensor(name, "BF16", shape, rounded.data.cast("B"))
 
 
-def negative_log_likelihoods(dtype: str, tokens: Sequence[int]) -> NDArray[np.float64]:
+def negative_log_likelihoods(dtype: str, tokens: Sequence[int], quantization: str = "none") -> NDArray[np.float64]:
     """Of each token but the first of its window. `dtype` is of the arithmetic and of the KV cache; weights have the
-    values of bfloat16 in any case."""
+    values of bfloat16 in any case, but for those that `quantization` keeps in few bits."""
     config = resolve(
         EngineConfig(
             backend="native",
@@ -75,7 +75,7 @@ def negative_log_likelihoods(dtype: str, tokens: Sequence[int]) -> NDArray[np.fl
     )
     checkpoint = open_checkpoint(config.model.facts, "auto", 0)
     num_threads = config.worker.num_threads
-    backend = make_backend("native", num_threads, dtype)
+    backend = make_backend("native", num_threads, dtype, quantization)
     program = load_program(
         config.model.facts,
         RoundedCheckpoint(checkpoint) if dtype == "float32" else checkpoint,
@@ -126,6 +126,9 @@ def main() -> None:
     ratio = found["bfloat16"] / found["float32"]
     print(f"bfloat16 / float32 = {ratio:.5f}")
     assert abs(ratio - 1) <= 0.005
+    for quantization in ("stored", "int8", "int4"):
+        few = perplexity(negative_log_likelihoods("bfloat16", tokens, quantization))
+        print(f"{quantization}: perplexity {few:.4f}, to bfloat16 {few / found['bfloat16']:.5f}", flush=True)
 
 
 if __name__ == "__main__":

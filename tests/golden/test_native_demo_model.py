@@ -99,3 +99,11 @@ def test_float32_is_transformers_with_the_same_weights(tokens, float32_losses):
 def test_bfloat16_costs_hardly_any_perplexity(tokens, float32_losses):
     ratio = perplexity(negative_log_likelihoods("bfloat16", tokens)) / perplexity(float32_losses)
     assert abs(ratio - 1) <= 0.005
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization", ["stored", "int8"])
+def test_few_bits_cost_little_perplexity(tokens, float32_losses, quantization):
+    """The text is short here; over the whole of it `make accuracy` measures."""
+    losses = negative_log_likelihoods("bfloat16", tokens, quantization)
+    assert abs(perplexity(losses) / perplexity(float32_losses) - 1) <= 0.01

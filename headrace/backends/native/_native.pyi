@@ -15,6 +15,9 @@ SPLIT: int = 256
 
 MAX_HEAD_DIM: int = 256
 
+def max_tile_rows() -> int:
+    """Rows of a tile of any product, at most."""
+
 def instruction_sets() -> list[str]:
     """Names of the kernels that this processor can run, the quickest first."""
 
@@ -30,6 +33,10 @@ class Type(enum.Enum):
     float32 = 0
 
     bfloat16 = 1
+
+    uint4 = 2
+
+    uint8 = 3
 
 class Stored(enum.Enum):
     float32 = 0
@@ -63,7 +70,11 @@ class Buffer:
         """Its bytes as an array, which keeps it alive."""
 
 class Matrix:
-    def __init__(self, panels: int, bias: int, out: int, in_: int, type: Type) -> None: ...
+    def __init__(self, panels: int, bias: int, out: int, in_: int, type: Type, group: int = 0, zero: int = 0, wide_scales: bool = False) -> None:
+        """
+        The last three are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1
+        where groups have minimums, and whether scales are float32 and not float16.
+        """
 
     @property
     def out(self) -> int: ...
@@ -78,6 +89,11 @@ class Matrix:
     def num_words(self) -> int: ...
 
     def pack(self, rows: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', writable=False)], stored: Stored, num_rows: int, first: int, panel_step: int = 1, panel_offset: int = 0) -> None: ...
+
+    def pack_groups(self, quants: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', writable=False)], scales: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', writable=False)], minimums: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', writable=False)], num_rows: int, first: int, panel_step: int = 1, panel_offset: int = 0) -> None:
+        """
+        Rows [num_rows, in] of quants, and bytes of the scales and minimums [num_rows, groups].
+        """
 
 class KVCache:
     def __init__(self, data: int, type: Type, num_kv_heads: int, head_dim: int, block_size: int) -> None: ...

@@ -124,7 +124,7 @@ class Buffers:
         free: list[native.Buffer] = []
         held: dict[Value, native.Buffer] = {}
         for i, entry in enumerate(entries):
-            if entry.out is not None:
+            if entry.out is not None and entry.out not in held:
                 held[entry.out] = self._take(free, _size_of(entry.out, capacity))
                 self._addresses[entry.out] = held[entry.out].address
             done = {view.value for view in entry.reads.values() if last_use[view.value] == i}
@@ -183,17 +183,17 @@ def write_tape(tape: native.Tape, entries: Sequence[Entry], buffers: Buffers, at
         if entry.op == "attention":
             arguments |= {"partials": attention.partials.address, "remaining": attention.remaining.address}
         if entry.out is not None:
-            arguments |= _destination(entry.op, entry.out, buffers)
+            arguments |= _destination(entry, entry.out, buffers)
         if entry.op == "take_rows":
             arguments["x_stride"] *= _element_size(entry.reads["x"].value)
         getattr(tape, entry.op)(**arguments)
 
 
-def _destination(op: str, out: Value, buffers: Buffers) -> dict[str, Any]:
-    address, stride = buffers.address(View(out, 0, out.width)), stride_of(out)
-    if op == "take_rows":  # moves bytes
+def _destination(entry: Entry, out: Value, buffers: Buffers) -> dict[str, Any]:
+    address, stride = buffers.address(View(out, entry.offset, out.width)), stride_of(out)
+    if entry.op == "take_rows":  # moves bytes
         return {"out": address, "out_stride": stride * _element_size(out), "row_bytes": out.width * _element_size(out)}
-    types = {"out_type": out.type} if op in _ROUNDING else {}
+    types = {"out_type": out.type} if entry.op in _ROUNDING else {}
     return {"out": address, "out_stride": stride} | types
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.backends.gguf_blocks import BLOCK_FORMATS, GROUP, Groups, quantize
 from headrace.backends.native.extension import native
 from headrace.backends.numpy.dequantize import dequantize_into
 from headrace.errors import UnsupportedModelError
@@ -20,18 +23,55 @@ Float64 = NDArray[np.float64]
 CACHE_LINE = 64
 LOGIT_ROWS = 64  # whose logits are computed at a time: no array of all samples by the whole vocabulary
 
+
+@dataclass(frozen=True)
+class Kind:
+    """How a matrix is packed. `group` 0: every weight is a number of its own."""
+
+    type: native.Type
+    group: int = 0
+    zero: int = 0
+    wide_scales: bool = False
+    bits: int = 0  # that weights are quantised to while they are loaded; 0: they are packed as they are stored
+
+    def matrix(self, out: int, width: int, address: int = 0, bias: int = 0) -> native.Matrix:
+        return native.Matrix(address, bias, out, width, self.type, self.group, self.zero, self.wide_scales)
+
+
+QUANTIZED = {
+    "int8": Kind(native.Type.uint8, GROUP, zero=128, wide_scales=True, bits=8),
+    "int4": Kind(native.Type.uint4, GROUP, zero=-1, wide_scales=True, bits=4),
+}
+
 _STORED = {"F32": native.Stored.float32, "BF16": native.Stored.bfloat16, "F16": native.Stored.float16}
 _ROWS_AT_A_TIME = 1024  # of a quantised tensor that are unpacked before they are packed
 
 
 @dataclass(frozen=True)
-class NativeMatrix:
-    """A packed matrix. Of a gated one, panels alternate between gate and up."""
+class Piece:
+    """A packed matrix: columns `first` to `first + out` of the whole one's product. Of a gated one, panels alternate
+    between gate and up, and `out` is the width of the result."""
 
     matrix: native.Matrix
     buffer: native.Buffer  # holds what `matrix` points to
-    out: int  # columns of a product; for gated_mlp those of its result
+    first: int
+    out: int
     bias: Float32 | None = None  # [out, filled up to whole panels]; `matrix` points to it too
+
+
+@dataclass(frozen=True)
+class NativeMatrix:
+    """One piece, or one for each run of parts that are stored in the same few bits."""
+
+    pieces: tuple[Piece, ...]
+    out: int
+
+    @property
+    def whole(self) -> native.Matrix:
+        """The only piece. Raises `UnsupportedModelError` if there are several."""
+        if len(self.pieces) > 1:
+            raise UnsupportedModelError("Parts of this matrix are stored in different types; use --quantization none.")
+        return self.pieces[0].matrix
 
 
 @dataclass(frozen=True)
@@ -74,35 +114,71 @@ class _Arena:
 
 
 class NativeMemory:
-    def __init__(self, dtype: str, num_threads: int) -> None:
+    def __init__(self, dtype: str, num_threads: int, quantization: str = "none") -> None:
+        """`dtype`: of the KV cache and of matrices, but for those that `quantization` keeps in few bits: those that are
+        "stored" so, or all, as "int8" or "int4"."""
         self.type = native.Type.bfloat16 if dtype == "bfloat16" else native.Type.float32
         self.kv_caches: dict[int, native.KVCache] = {}  # layer -> its cache
         self._kv_buffers: list[native.Buffer] = []
         self._num_threads = num_threads
+        self._quantization = quantization
         self._arena = _Arena()
 
     # ---- weights
 
     def pack_matrix(self, parts: Sequence[StoredTensor], biases: Sequence[StoredTensor] = ()) -> NativeMatrix:
+        kinds = [self._kind_of(part.dtype, part.shape[1]) for part in parts]
+        pieces: list[Piece] = []
+        place = 0
+        for kind, run in groupby(zip(kinds, range(len(parts)), strict=True), key=itemgetter(0)):
+            places = [index for _, index in run]
+            own = [parts[index] for index in places]
+            pieces.append(self._pack_piece(kind, place, own, [biases[index] for index in places] if biases else []))
+            place += pieces[-1].out
+        return NativeMatrix(tuple(pieces), place)
+
+    def _pack_piece(
+        self, kind: Kind, place: int, parts: Sequence[StoredTensor], biases: Sequence[StoredTensor]
+    ) -> Piece:
         out, width = sum(part.shape[0] for part in parts), parts[0].shape[1]
-        packed = self._new_matrix(out, width, _join(biases, _whole_panels(out)) if biases else None)
+        piece = self._new_piece(kind, place, out, width, _join(biases, whole_panels(out)) if biases else None)
         first = 0
         for part in parts:
-            _pack(packed.matrix, part, first)
+            _pack(piece.matrix, kind, part, first)
             first += part.shape[0]
-        return packed
+        return piece
 
     def pack_gated(self, gate: StoredTensor, up: StoredTensor) -> NativeMatrix:
         inner, width = gate.shape
-        packed = self._new_matrix(2 * _whole_panels(inner), width)
+        kind = self._kind_of_gated(gate.dtype, up.dtype, width)
+        piece = self._new_piece(kind, 0, 2 * whole_panels(inner), width)
         for offset, part in enumerate((gate, up)):
-            _pack(packed.matrix, part, 0, panel_step=2, panel_offset=offset)
-        return replace(packed, out=inner)
+            _pack(piece.matrix, kind, part, 0, panel_step=2, panel_offset=offset)
+        return NativeMatrix((replace(piece, out=inner),), inner)
 
-    def _new_matrix(self, out: int, width: int, bias: Float32 | None = None) -> NativeMatrix:
-        buffer, address = self._arena.take(4 * self._matrix_words(out, width))
-        bias_address = 0 if bias is None else bias.ctypes.data
-        return NativeMatrix(native.Matrix(address, bias_address, out, width, self.type), buffer, out, bias)
+    def _kind_of(self, dtype: str, width: int) -> Kind:
+        """What parts of this stored type are packed as."""
+        if self._quantization in QUANTIZED and width % GROUP == 0:
+            return QUANTIZED[self._quantization]
+        stored = BLOCK_FORMATS.get(dtype)
+        if self._quantization != "stored" or stored is None:
+            return Kind(self.type)
+        return Kind(
+            native.Type.uint4 if stored.bits == 4 else native.Type.uint8,
+            stored.group,
+            -1 if stored.zero is None else stored.zero,
+            wide_scales=stored.block > stored.group,  # scales of scales are products, which a float16 does not hold
+        )
+
+    def _kind_of_gated(self, gate: str, up: str, width: int) -> Kind:
+        """Panels of the two alternate, so if they are stored in different types they are expanded."""
+        kind = self._kind_of(gate, width)
+        return kind if kind == self._kind_of(up, width) else Kind(self.type)
+
+    def _new_piece(self, kind: Kind, first: int, out: int, width: int, bias: Float32 | None = None) -> Piece:
+        buffer, address = self._arena.take(4 * kind.matrix(out, width).num_words)
+        matrix = kind.matrix(out, width, address, 0 if bias is None else bias.ctypes.data)
+        return Piece(matrix, buffer, first, out, bias)
 
     def pack_vector(self, part: StoredTensor) -> NativeVector:
         vector = np.empty(part.shape, np.float32)
@@ -137,11 +213,12 @@ class NativeMemory:
 
     # ---- sizes
 
-    def _matrix_words(self, out: int, width: int) -> int:
-        return int(native.Matrix(0, 0, out, width, self.type).num_words)
-
-    def matrix_bytes(self, rows: int, columns: int) -> int:
-        return 4 * self._matrix_words(rows, columns)
+    def matrix_bytes(self, parts: Sequence[tuple[int, str]], columns: int, *, is_gated: bool = False) -> int:
+        if is_gated:
+            (rows, gate), (_, up) = parts
+            return 4 * int(self._kind_of_gated(gate, up, columns).matrix(2 * whole_panels(rows), columns).num_words)
+        kinds = groupby(((self._kind_of(dtype, columns), rows) for rows, dtype in parts), key=itemgetter(0))
+        return sum(4 * int(kind.matrix(sum(rows for _, rows in run), columns).num_words) for kind, run in kinds)
 
     def vector_bytes(self, size: int) -> int:
         return 4 * size
@@ -164,10 +241,12 @@ class NativeMemory:
         )
         group = attention.num_heads // attention.num_kv_heads
         scratch = 2 * max(group, 48) * head_width + 4 * native.SPLIT * head_width
+        if self._quantization != "none":  # rows of a tile, in bytes, and 3 numbers for each group
+            scratch += native.max_tile_rows() * max(shape.hidden_size, shape.intermediate_size) * 7 // 16
         return 4 * (floats + shape.num_threads * scratch)
 
 
-def _whole_panels(size: int) -> int:
+def whole_panels(size: int) -> int:
     return int(-(-size // native.PANEL) * native.PANEL)
 
 
@@ -185,18 +264,47 @@ def num_partials(max_model_len: int, num_threads: int) -> int:
     return int(native.max_partials(max_model_len, num_threads))
 
 
-def _pack(matrix: native.Matrix, part: StoredTensor, first: int, panel_step: int = 1, panel_offset: int = 0) -> None:
+def _pack(
+    matrix: native.Matrix, kind: Kind, part: StoredTensor, first: int, panel_step: int = 1, panel_offset: int = 0
+) -> None:
     """Put the tensor's rows into the matrix, from row `first` on."""
     num_rows, width = part.shape
     stored = _STORED.get(part.dtype)
-    if stored is not None:
+    if stored is not None and not kind.group:
         matrix.pack(np.frombuffer(part.data, np.uint8), stored, num_rows, first, panel_step, panel_offset)
         return
     row_bytes = part.data.nbytes // max(num_rows, 1)
     for start in range(0, num_rows, _ROWS_AT_A_TIME):
         count = min(_ROWS_AT_A_TIME, num_rows - start)
         data = part.data[start * row_bytes : (start + count) * row_bytes]
+        if kind.group:
+            groups = _groups_of(kind, StoredTensor(part.name, part.dtype, (count, width), data))
+            matrix.pack_groups(
+                np.ascontiguousarray(groups.quants).reshape(-1),
+                _bytes_of(groups.scales, kind.wide_scales),
+                _bytes_of(groups.minimums, kind.wide_scales),
+                count,
+                first + start,
+                panel_step,
+                panel_offset,
+            )
+            continue
         unpacked = np.empty((count, width), np.float32)
         dequantize_into(unpacked, StoredTensor(part.name, part.dtype, (count, width), data))
         floats = unpacked.view(np.uint8).reshape(-1)
         matrix.pack(floats, native.Stored.float32, count, first + start, panel_step, panel_offset)
+
+
+def _groups_of(kind: Kind, part: StoredTensor) -> Groups:
+    """As the part is stored, or quantised now."""
+    if not kind.bits:
+        return BLOCK_FORMATS[part.dtype].unpack(np.frombuffer(part.data, np.uint8))
+    values = np.empty(part.shape, np.float32)
+    dequantize_into(values, part)
+    return quantize(values, kind.bits)
+
+
+def _bytes_of(scales: Float32 | None, wide: bool) -> NDArray[np.uint8]:
+    if scales is None:
+        return np.zeros(0, np.uint8)
+    return np.ascontiguousarray(scales, np.float32 if wide else np.float16).view(np.uint8)

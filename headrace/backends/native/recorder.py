@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.backends.native.extension import native
-from headrace.backends.native.memory import NativeMatrix, NativeMemory, NativeVector, RopeTable
+from headrace.backends.native.memory import NativeMatrix, NativeMemory, NativeVector, RopeTable, whole_panels
 from headrace.errors import EngineError
 from headrace.model.ops import ActivationName, AttentionSpec, Step
 
@@ -45,6 +45,7 @@ class Entry:
     reads: dict[str, View]
     out: Value | None
     arguments: dict[str, Any] = field(default_factory=dict)
+    offset: int = 0  # the first column of `out` that it writes
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Recorder:
 
     def _emit(self, op: str, out: View | None, reads: dict[str, View], **arguments: Any) -> None:
         plain = {name: self.settle(view) for name, view in reads.items()}
-        self.entries.append(Entry(op, plain, None if out is None else out.value, arguments))
+        offset = 0 if out is None else out.offset
+        self.entries.append(Entry(op, plain, None if out is None else out.value, arguments, offset))
 
     def settle(self, view: View) -> View:
         """The view with nothing left to be done: rotated, where it was only marked for that."""
@@ -83,8 +85,8 @@ class Recorder:
         return out
 
     def embed(self, token_ids: str, table: NativeMatrix) -> View:
-        out = self.value(native.Rows.tokens, table.matrix.in_)
-        self._emit("embed", out, {}, table=table.matrix)
+        out = self.value(native.Rows.tokens, table.whole.in_)
+        self._emit("embed", out, {}, table=table.whole)
         return out
 
     def rms_norm(self, x: View, weight: NativeVector, eps: float) -> View:
@@ -103,19 +105,24 @@ class Recorder:
         return out
 
     def linear(self, x: View, weight: NativeMatrix) -> View:
-        out = self.value(x.rows, weight.out)
-        self._emit("linear", out, {"x": x}, rows=x.rows, w=weight.matrix, residual=0, residual_stride=0)
+        last = weight.pieces[-1]
+        out = replace(self.value(x.rows, last.first + whole_panels(last.out)), width=weight.out)
+        for (
+            piece
+        ) in weight.pieces:  # each writes whole panels: a few columns, too, of the next one's, which comes after it
+            part = replace(out, offset=piece.first)
+            self._emit("linear", part, {"x": x}, rows=x.rows, w=piece.matrix, residual=0, residual_stride=0)
         return out
 
     def linear_residual(self, x: View, weight: NativeMatrix, residual: View) -> View:
         out = self.value(x.rows, weight.out)
-        self._emit("linear", out, {"x": x, "residual": residual}, rows=x.rows, w=weight.matrix)
+        self._emit("linear", out, {"x": x, "residual": residual}, rows=x.rows, w=weight.whole)
         return out
 
     def gated_mlp(self, x: View, gate_up: NativeMatrix, activation: ActivationName) -> View:
         out = self.value(x.rows, gate_up.out)
         kind = getattr(native.Activation, activation)
-        self._emit("gated", out, {"x": x}, rows=x.rows, w=gate_up.matrix, activation=kind)
+        self._emit("gated", out, {"x": x}, rows=x.rows, w=gate_up.whole, activation=kind)
         return out
 
     def split(self, x: View, widths: Sequence[int]) -> tuple[View, ...]:

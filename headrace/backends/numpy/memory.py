@@ -137,8 +137,8 @@ class NumpyMemory:
             # zeros, not empty: what is behind a request's last token is multiplied by zero and must be finite
             self.kv_caches[layer.layer] = KVCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
-    def matrix_bytes(self, rows: int, columns: int) -> int:
-        return rows * columns * FLOAT_BYTES
+    def matrix_bytes(self, parts: Sequence[tuple[int, str]], columns: int, *, is_gated: bool = False) -> int:
+        return sum(rows for rows, _ in parts) * columns * FLOAT_BYTES
 
     def vector_bytes(self, size: int) -> int:
         return size * FLOAT_BYTES

@@ -11,8 +11,8 @@ import numpy as np
 
 from headrace.config.model_facts import ModelFacts
 from headrace.errors import ModelFormatError
-from headrace.formats.gguf import read_gguf
-from headrace.formats.safetensors import read_safetensors
+from headrace.formats.gguf import GGUFTensor, read_gguf
+from headrace.formats.safetensors import SafetensorsTensor, read_safetensors
 from headrace.model.ops import StoredTensor
 
 DUMMY_SPREAD = 0.035  # of dummy matrices: uniform between -this and this, a standard deviation of 0.02
@@ -21,6 +21,10 @@ DUMMY_SPREAD = 0.035  # of dummy matrices: uniform between -this and this, a sta
 class Checkpoint(Protocol):
     def names(self) -> Iterable[str]:
         """Every tensor that there is, so that the loader can see whether one was overlooked."""
+        ...
+
+    def dtype(self, name: str) -> str:
+        """How the tensor is stored, as `StoredTensor.dtype`. Raises `ModelFormatError` if there is none."""
         ...
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
@@ -43,12 +47,19 @@ class GGUFCheckpoint:
     def names(self) -> Iterable[str]:
         return self._file.tensors
 
+    def dtype(self, name: str) -> str:
+        return self._find(name).type.name
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        tensor = self._find(name)
+        _check_shape(self._path, name, tensor.shape, shape)
+        return StoredTensor(name, tensor.type.name, shape, self._file.tensor_data(tensor))
+
+    def _find(self, name: str) -> GGUFTensor:
         tensor = self._file.tensors.get(name)
         if tensor is None:
             raise _missing(self._path, name)
-        _check_shape(self._path, name, tensor.shape, shape)
-        return StoredTensor(name, tensor.type.name, shape, self._file.tensor_data(tensor))
+        return tensor
 
 
 class SafetensorsCheckpoint:
@@ -59,12 +70,19 @@ class SafetensorsCheckpoint:
     def names(self) -> Iterable[str]:
         return self._files.tensors
 
+    def dtype(self, name: str) -> str:
+        return self._find(name).dtype
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        tensor = self._find(name)
+        _check_shape(self._path, name, tensor.shape, shape)
+        return StoredTensor(name, tensor.dtype, shape, self._files.tensor_data(tensor))
+
+    def _find(self, name: str) -> SafetensorsTensor:
         tensor = self._files.tensors.get(name)
         if tensor is None:
             raise _missing(self._path, name)
-        _check_shape(self._path, name, tensor.shape, shape)
-        return StoredTensor(name, tensor.dtype, shape, self._files.tensor_data(tensor))
+        return tensor
 
 
 class DummyCheckpoint:
@@ -75,6 +93,9 @@ class DummyCheckpoint:
 
     def names(self) -> Iterable[str]:
         return ()
+
+    def dtype(self, name: str) -> str:
+        return "F32"
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         if len(shape) == 1:

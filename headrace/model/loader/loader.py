@@ -48,6 +48,15 @@ def load_program(
     return architecture(facts, weights)
 
 
+def stored_types(facts: ModelFacts, checkpoint: Checkpoint) -> dict[str, str]:
+    """How each part of a matrix is stored, by its name. Nothing is read. Raises `ModelFormatError` for one that is
+    missing."""
+    architecture = find_architecture(facts.architecture)
+    reader = _Reader(facts, architecture.checkpoints[facts.checkpoint_format], checkpoint)
+    specs = [spec for spec in architecture.weight_specs(facts) if isinstance(spec, MatrixSpec)]
+    return {part.name: reader.dtype(part) for spec in specs for part in spec.parts}
+
+
 class _Reader:
     """Finds parts in a checkpoint under the names that this kind of checkpoint has for them."""
 
@@ -60,6 +69,9 @@ class _Reader:
         pattern, name = self._lookup(part.name)
         tensor = self._checkpoint.tensor(name, part.shape)
         return rows_to_halves(tensor, part.num_heads) if pattern in self._names.interleaved else tensor
+
+    def dtype(self, part: Part) -> str:
+        return self._checkpoint.dtype(self._lookup(part.name)[1])
 
     def refuse_unknown(self, specs: list[WeightSpec]) -> None:
         """A tensor that no spec asks for would be left out of the arithmetic: an error, unless known to be right."""

@@ -55,6 +55,13 @@ def test_weights_keep_their_precision_unless_told_otherwise(model):
         dtype(backend="numpy", dtype="bfloat16")
 
 
+def test_few_bits_need_the_native_kernels(model):
+    with pytest.raises(ConfigError, match="float32 alone") as refusal:
+        resolve(EngineConfig(model=model, backend="numpy", quantization="int8"))
+    assert refusal.value.flag == "--quantization"
+    assert resolve(EngineConfig(model=model, backend="native", quantization="int8")).model.quantization == "int8"
+
+
 def test_budget_has_room_for_every_running_request(model):
     config = resolve(EngineConfig(model=model, backend="numpy", max_num_seqs=200))
     assert config.scheduler.max_num_batched_tokens == 200

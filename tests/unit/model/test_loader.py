@@ -187,7 +187,7 @@ def test_packed_sizes_are_the_planned_ones(facts: ModelFacts) -> None:
     memory = NumpyMemory()
     matrix = memory.pack_matrix([DummyCheckpoint(0).tensor("m", (77, 33))])
     assert isinstance(matrix, Matrix)
-    assert matrix.rows.nbytes == memory.matrix_bytes(77, 33)
+    assert matrix.rows.nbytes == memory.matrix_bytes([(77, "F32")], 33)
     table = memory.rope_table(np.ones(8), 100)
     assert table.cos.nbytes + table.sin.nbytes == memory.rope_bytes(16, 100)
     layers = find_architecture(facts.architecture).attention_specs(facts)

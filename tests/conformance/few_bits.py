@@ -1,0 +1,43 @@
+"""Matrices of few bits: random tensors in each format, and what a product with them is."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.backends.gguf_blocks import BLOCK_FORMATS
+from headrace.backends.numpy.dequantize import dequantize_into
+from headrace.model.ops import StoredTensor
+
+Float32 = NDArray[np.float32]
+_HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # where a block of random bytes has its float16
+
+
+def random_tensor(dtype: str, rows: int, width: int, seed: int = 0) -> StoredTensor:
+    random = np.random.default_rng([seed, rows, width])
+    if dtype in _HALVES:  # the oracle cannot quantise to these
+        kind = BLOCK_FORMATS[dtype]
+        blocks = random.integers(0, 256, (rows * width // kind.block, kind.block_bytes), np.uint8)
+        for place in _HALVES[dtype]:
+            halves = random.uniform(0.001, 0.01, len(blocks)).astype("<f2")
+            blocks[:, place : place + 2] = halves.view(np.uint8).reshape(-1, 2)
+        data = blocks.tobytes()
+    else:
+        values = random.standard_normal((rows, width)).astype(np.float32)
+        data = gguf.quantize(values, gguf.GGMLQuantizationType[dtype]).tobytes()
+    return StoredTensor(dtype, dtype, (rows, width), memoryview(data))
+
+
+def values_of(tensor: StoredTensor) -> Float32:
+    values = np.empty(tensor.shape, np.float32)
+    dequantize_into(values, tensor)
+    return values
+
+
+def rounded_rows(x: Float32, group: int) -> NDArray[np.float64]:
+    """What a row is multiplied as: to the nearest of 255 steps up to the largest of each group, ties to even."""
+    by_group = x.reshape(len(x), x.shape[1] // group, group)
+    most = np.abs(by_group).max(axis=2, keepdims=True)
+    factors = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 0)
+    return (np.rint(by_group * factors) * (most / np.float32(127)).astype(np.float64)).reshape(x.shape)

@@ -1,0 +1,154 @@
+"""Products with matrices of few bits on every instruction set, and what loads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from headrace.backends.gguf_blocks import BLOCK_FORMATS, quantize
+from headrace.backends.native.extension import ISA_VARIABLE, native
+from headrace.errors import UnsupportedModelError
+from headrace.model.ops import Backend, StoredTensor
+from headrace.worker.backends import make_backend
+from tests.conformance.few_bits import random_tensor, rounded_rows, values_of
+from tests.conformance.implementations import IMPLEMENTATIONS
+
+INSTRUCTION_SETS = sorted({one.instruction_set for one in IMPLEMENTATIONS if one.instruction_set})
+ROWS = (0, 1, 2, 3, 5, 6, 7, 13, 33, 300)
+WIDTH = 768
+ERROR = 3e-6  # of the largest result: sums of up to 48 groups in float32
+
+Make = Callable[..., Backend]
+
+
+@pytest.fixture(params=INSTRUCTION_SETS, ids="native-{}".format)
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Backends with this instruction set."""
+    monkeypatch.setenv(ISA_VARIABLE, request.param)
+    made: list[Backend] = []
+
+    def make(quantization: str, num_threads: int = 2) -> Backend:
+        made.append(make_backend("native", num_threads, "bfloat16", quantization))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+def rows_of(count: int, width: int = WIDTH) -> np.ndarray:
+    rows = np.random.default_rng(count).standard_normal((count, width)).astype(np.float32)
+    rows[:, :64] *= np.float32(30)  # groups differ in size
+    rows[count // 2 : count // 2 + 1] = 0
+    return rows
+
+
+def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max(initial=0) <= ERROR * np.abs(expected).max(initial=1)
+
+
+@pytest.mark.parametrize("dtype", BLOCK_FORMATS)
+def test_products(make: Make, dtype: str) -> None:
+    backend = make("stored")
+    group = BLOCK_FORMATS[dtype].group
+    for num_outputs in (1, 33, 200):
+        tensor = random_tensor(dtype, num_outputs, WIDTH)
+        weight, values = backend.memory.pack_matrix([tensor]), values_of(tensor).astype(np.float64)
+        for count in ROWS:
+            x = rows_of(count)
+            expected = rounded_rows(x, group) @ values.T
+            assert_near(backend.ops.linear(x, weight), expected)
+            residual = rows_of(count, num_outputs)
+            assert_near(backend.ops.linear_residual(x, weight, residual), expected + residual)
+
+
+@pytest.mark.parametrize("dtype", BLOCK_FORMATS)
+def test_a_gated_product(make: Make, dtype: str) -> None:
+    backend = make("stored")
+    for inner in (16, 40):
+        gate, up = (random_tensor(dtype, inner, WIDTH, seed) for seed in (1, 2))
+        weight = backend.memory.pack_gated(gate, up)
+        for count in (1, 7, 40):
+            x = rows_of(count) / np.float32(100)
+            rounded = rounded_rows(x, BLOCK_FORMATS[dtype].group)
+            gates, ups = (rounded @ values_of(part).astype(np.float64).T for part in (gate, up))
+            assert_near(backend.ops.gated_mlp(x, weight, "silu"), gates / (1 + np.exp(-gates)) * ups)
+
+
+@pytest.mark.parametrize("dtype", BLOCK_FORMATS)
+def test_weights_are_kept_exactly(make: Make, dtype: str) -> None:
+    backend = make("stored")
+    tensor = random_tensor(dtype, 100, WIDTH)
+    table = backend.memory.pack_matrix([tensor])
+    ids = np.array([0, 99, 15, 16, 17, 64, 0], np.int32)
+    assert backend.ops.embed(ids, table).tobytes() == values_of(tensor)[ids].tobytes()
+
+
+def test_parts_in_different_types(make: Make) -> None:
+    """As llama.cpp's mixtures have them; a bias belongs to its part."""
+    backend = make("stored")
+    parts = [random_tensor(dtype, rows, WIDTH) for dtype, rows in (("Q4_K", 48), ("Q4_K", 20), ("Q6_K", 33))]
+    biases = [np.arange(part.shape[0], dtype=np.float32) for part in parts]
+    stored = [StoredTensor("bias", "F32", bias.shape, bias.data.cast("B")) for bias in biases]
+    weight = backend.memory.pack_matrix(parts, stored)
+    assert len(weight.pieces) == 2
+    for count in (1, 9):
+        x = rows_of(count)
+        products = [
+            rounded_rows(x, BLOCK_FORMATS[part.dtype].group) @ values_of(part).astype(np.float64).T + bias
+            for part, bias in zip(parts, biases, strict=True)
+        ]
+        assert_near(backend.ops.linear(x, weight), np.concatenate(products, axis=1))
+    with pytest.raises(UnsupportedModelError, match="different types"):
+        backend.ops.embed(np.zeros(1, np.int32), weight)
+    gated = backend.memory.pack_gated(random_tensor("Q4_K", 32, WIDTH), random_tensor("Q6_K", 32, WIDTH))
+    assert gated.whole.type == native.Type.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["Q4_1", "Q8_0", "Q6_K"])
+def test_a_row_depends_on_itself_alone(make: Make, dtype: str) -> None:
+    tensor = random_tensor(dtype, 120, WIDTH)
+    x = rows_of(100)
+    found = []
+    for num_threads in (1, 2):
+        backend = make("stored", num_threads)
+        weight = backend.memory.pack_matrix([tensor])
+        found.append(backend.ops.linear(x, weight))
+        for part in (slice(0, 1), slice(3, 5), slice(10, 17), slice(20, 84)):
+            assert backend.ops.linear(x[part], weight).tobytes() == found[-1][part].tobytes()
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+@pytest.mark.parametrize(("word", "bits", "error"), [("int8", 8, 0.005), ("int4", 4, 0.07)])
+def test_quantised_while_loading(make: Make, word: str, bits: int, error: float) -> None:
+    backend = make(word)
+    values = np.random.default_rng(0).standard_normal((70, WIDTH)).astype(np.float32)
+    values[3, :32] = 0
+    values[4, :32] = 7
+    groups = quantize(values, bits)
+    expected = np.empty_like(values)
+    groups.dequantize_into(expected, 128 if bits == 8 else None)
+    assert np.abs(expected - values).max() <= error * np.abs(values).max()
+    assert np.array_equal(expected[3, :32], values[3, :32])
+    weight = backend.memory.pack_matrix([StoredTensor("w", "F32", values.shape, values.data.cast("B"))])
+    assert weight.whole.type == (native.Type.uint8 if bits == 8 else native.Type.uint4)
+    x = rows_of(5)
+    assert_near(backend.ops.linear(x, weight), rounded_rows(x, 32) @ expected.astype(np.float64).T)
+    narrow = np.ones((4, 40), np.float32)  # no whole groups
+    weight = backend.memory.pack_matrix([StoredTensor("w", "F32", narrow.shape, narrow.data.cast("B"))])
+    assert weight.whole.type == native.Type.bfloat16
+
+
+@pytest.mark.parametrize("quantization", ["none", "stored", "int8", "int4"])
+def test_sizes_are_known_beforehand(make: Make, quantization: str) -> None:
+    memory = make(quantization).memory
+    parts = [random_tensor(dtype, rows, WIDTH) for dtype, rows in (("Q4_K", 48), ("Q6_K", 20), ("Q6_K", 33))]
+    pieces = memory.pack_matrix(parts).pieces
+    expected = memory.matrix_bytes([(part.shape[0], part.dtype) for part in parts], WIDTH)
+    assert sum(4 * piece.matrix.num_words for piece in pieces) == expected
+    for gate, up in (("Q4_K", "Q4_K"), ("Q4_K", "Q6_K")):
+        (piece,) = memory.pack_gated(random_tensor(gate, 20, WIDTH), random_tensor(up, 20, WIDTH)).pieces
+        assert 4 * piece.matrix.num_words == memory.matrix_bytes([(20, gate), (20, up)], WIDTH, is_gated=True)
