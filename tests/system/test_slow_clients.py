@@ -163,3 +163,18 @@ def test_a_request_without_end_is_given_up(impatient, sent, status):
     else:
         assert reply.startswith(f"HTTP/1.1 {status} ".encode())
         assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_timeout"
+
+
+@pytest.mark.parametrize("more", [b"\x00 no HTTP\r\n\r\n", b"NO HTTP\x00", b"GET / HTTP/1.1\r\nX: " + b"x" * 80_000])
+def test_nothing_is_said_into_an_answer(server, more):
+    """A fault in what a client sends behind a request ends the connection, and does not break into the answer, which
+    is too large to be over by then."""
+    with connect(server) as connection:
+        connection.sendall(request_bytes(LARGE).replace(b"Connection: close\r\n", b""))
+        reply = connection.recv(2**16)
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(more)
+            while piece := connection.recv(2**16):
+                reply += piece
+    assert reply.count(b"HTTP/1.1") == 1
+    assert b"malformed" not in reply

@@ -126,8 +126,6 @@ class HTTPProtocol(HttpToolsProtocol):
             self._receiving.start()  # it is we who do not listen
         elif not self._num_received_bytes:
             self.transport.close()
-        elif self._is_answering():
-            self.transport.abort()  # there is no place for another answer
         else:
             self._refuse(RequestTimeoutError(f"The rest of the request did not come for {self._client_timeout:g} s."))
 
@@ -149,7 +147,10 @@ class HTTPProtocol(HttpToolsProtocol):
         self._refuse(RequestError("The request is malformed."))
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer and hang up."""
+        """Answer and hang up; without a word where the client would take it for a part of another answer."""
+        if self._is_answering():
+            self.transport.abort()
+            return
         body = error_json(error)
         head = (
             f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
