@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -32,8 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = importlib.import_module(f"headrace.cli.{words[0]}")
     try:
         status: int = command.run(words[1:])
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except BrokenPipeError:  # nobody reads the answers any more, as behind `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python says so once more when it ends
+        return 128 + signal.SIGPIPE
     return status
 
 

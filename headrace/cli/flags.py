@@ -118,7 +118,13 @@ def read_config_file(path: Path, known: Collection[str]) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error}", flag="--config") from None
     if not isinstance(settings, dict):
         raise ConfigError(f"{path} must hold settings, such as `port: 8123`", flag="--config")
-    return {name: value for key, value in settings.items() for name, value in [_setting(path, key, value, known)]}
+    found: dict[str, Any] = {}
+    for key, given in settings.items():
+        name, value = _setting(path, key, given, known)
+        if name in found:
+            raise ConfigError(f"{path} has the setting {str(key)!r} twice, with dashes and without", flag="--config")
+        found[name] = value
+    return found
 
 
 def _setting(path: Path, key: object, value: Any, known: Collection[str]) -> tuple[str, Any]:

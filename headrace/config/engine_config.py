@@ -29,7 +29,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str | None, Meta(description="A folder with tokenizer.json or a .gguf file, if not the model's own.")
     ] = None
     served_model_name: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, Meta(min_length=1)], ...],
         Meta(description="The model's names in the API; answers have the first. Default: that of its file or folder."),
     ] = ()
     chat_template: Annotated[

@@ -21,6 +21,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_bad_words: int = 256
     max_bad_word_length: int = 256  # characters
     max_prompts: int = 1024  # prompts in one completion request
+    max_told_prompt_logprobs: int = 2**22  # in one answer, where each choice has its prompt's; some 100 MB
     max_messages: int = 4096
     max_body_bytes: int = 32 * 2**20
     max_active_requests: int = 4096  # running and waiting; each prompt of a completion request is one

@@ -127,7 +127,11 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
             raise InvalidParameterError("logit_bias must map token ids to numbers.", param="logit_bias")
         check_count("logit_bias", bias, limits.max_logit_bias)
         for token_id, value in bias.items():
-            check_integer("logit_bias", token_id, 0, limits.vocab_size - 1)
+            if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < limits.vocab_size:
+                raise InvalidParameterError(
+                    f"The token ids of logit_bias must be integers between 0 and {limits.vocab_size - 1}.",
+                    param="logit_bias",
+                )
             check_number("logit_bias", value, -100.0, 100.0)
 
     def _check_allowed_token_ids(self, limits: SamplingLimits) -> None:

@@ -29,7 +29,7 @@ from headrace.frontend.http.http_protocol import HTTPProtocol
 from headrace.frontend.logs import ThroughputLog, configure_logging
 from headrace.ipc.child import LauncherLink, become_child
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("headrace.frontend.api_server")  # __name__ is "__main__" where this is the process
 
 LOG_INTERVAL_S = 10.0
 LAST_WORDS_S = 1.0  # for requests that cannot go on: time for the answers that say so to reach their clients

@@ -153,6 +153,9 @@ class InputProcessor:
         """The prompt's text, where it has one, and its token ids: not empty, each in the vocabulary, shorter than the
         context."""
         param = _param_of(prompt)
+        given: object = prompt
+        if not isinstance(given, Sequence | ChatPrompt) or isinstance(given, bytes | bytearray):
+            raise InvalidParameterError("A prompt must be a text, a list of token ids or a ChatPrompt.", param=param)
         text: str | None = None
         if isinstance(prompt, str):
             text, token_ids = prompt, self._encode_text(prompt, add_special_tokens=True)
@@ -176,14 +179,14 @@ class InputProcessor:
         return self._chat_renderer.render(prompt)
 
     def _encode_text(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        self._check_number_of_characters(text, "prompt")
+        self._check_text(text, "prompt")
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _encode_chat(self, rendered: RenderedChat) -> list[int]:
-        self._check_number_of_characters(rendered.text, "messages")
+        self._check_text(rendered.text, "messages")
         return self.tokenizer.encode_rendered(rendered.text, rendered.restore)
 
-    def _check_number_of_characters(self, text: str, param: str) -> None:
+    def _check_text(self, text: str, param: str) -> None:
         """Told by its length alone, a text that cannot fit is not worth the work of tokenizing."""
         if len(text) > self._max_characters:
             least = -(-len(text) // self.tokenizer.facts.max_token_length)
@@ -191,6 +194,8 @@ class InputProcessor:
                 f"This model's context has {self._limits.max_model_len} tokens, but the prompt has at least {least}.",
                 param=param,
             )
+
+        _check_characters(text, param)
 
     def _check_prompt_length(self, num_tokens: int, param: str) -> None:
         """At least one position must be left for the answer."""
@@ -208,7 +213,7 @@ class InputProcessor:
         for entry in token_ids:
             token_id = int(entry) if isinstance(entry, float) and entry.is_integer() else entry  # JSON's 17.0 is 17
             if not isinstance(token_id, int) or isinstance(token_id, bool):
-                raise InvalidParameterError("A prompt of token ids must hold integers only.", param=param)
+                raise InvalidParameterError("A list of token ids must hold integers only.", param=param)
             if not 0 <= token_id < vocab_size:
                 raise InvalidParameterError(f"Token ids must be between 0 and {vocab_size - 1}.", param=param)
             checked.append(token_id)
@@ -234,6 +239,8 @@ class InputProcessor:
 
     def _bad_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Each word as it is written within another and, with the space before it, as a word of its own."""
+        for word in words:
+            _check_characters(word, "bad_words")
         variants = [variant for word in words for variant in (word.lstrip(), " " + word.lstrip())]
         encoded = (tuple(self.tokenizer.encode(variant, add_special_tokens=False)) for variant in variants)
         return tuple(dict.fromkeys(token_ids for token_ids in encoded if token_ids))
@@ -263,6 +270,16 @@ def choice_seed(seed: int, index: int) -> int:
     message = seed.to_bytes(8, "little", signed=True) + index.to_bytes(8, "little")
     digest = hashlib.blake2b(message, digest_size=8, person=b"choice seed").digest()
     return int.from_bytes(digest, "little", signed=True)
+
+
+def _check_characters(text: str, param: str) -> None:
+    """Python has texts that are none: JSON's decoder refuses them, but a script may have made one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidParameterError(
+            f"A text must not have lone surrogates, as at its character {error.start}.", param=param
+        ) from None
 
 
 def _param_of(prompt: Prompt) -> str:

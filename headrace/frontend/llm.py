@@ -56,8 +56,11 @@ class LLM:
         A prompt is a text, a list of token ids or a `ChatPrompt`. `sampling_params` is for all, or a list with one for
         each. A progress bar goes to stderr if that is a terminal, or if `use_tqdm` is true, and not if it is false.
 
-        Raises `InvalidParameterError` or another `RequestError` before anything runs if any prompt is at fault,
-        and a `RequestError` if one fails while it runs; the others are given up then."""
+        Raises `InvalidParameterError` or another `RequestError` before anything runs if any prompt is at fault, or if
+        `llm_engine` has requests of its own under way, and a `RequestError` if one fails while it runs; the others are
+        given up then."""
+        if self.llm_engine.has_unfinished_requests():
+            raise InvalidParameterError("llm_engine has requests under way; take their outputs with step() first.")
         prompt_list = _prompt_list(prompts)
         if sampling_params is None:
             sampling_params = self.default_sampling_params
@@ -116,8 +119,9 @@ class LLM:
 
 
 def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several; a list of numbers is one."""
-    if isinstance(prompts, str | ChatPrompt) or (prompts and isinstance(prompts[0], int)):
+    """One prompt or several; a list of numbers is one. What is neither is refused as a prompt."""
+    is_list = isinstance(prompts, Sequence) and not isinstance(prompts, str | bytes)
+    if not is_list or (prompts and isinstance(prompts[0], int)):  # type: ignore[index]  # of a list
         return [prompts]  # type: ignore[list-item]  # by its first entry it is no list of prompts
     return list(prompts)  # type: ignore[arg-type]  # and this one is
 
@@ -125,6 +129,10 @@ def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def _params_list(params: SamplingParams | Sequence[SamplingParams], num_prompts: int) -> list[SamplingParams]:
     """For each prompt its parameters, with all output at the end."""
     given = [params] * num_prompts if isinstance(params, SamplingParams) else list(params)
+    if not all(isinstance(one, SamplingParams) for one in given):
+        raise InvalidParameterError(
+            "sampling_params must be a SamplingParams, or a list of them.", param="sampling_params"
+        )
     if len(given) != num_prompts:
         raise InvalidParameterError(
             f"There are {num_prompts} prompts, but {len(given)} sampling_params.", param="sampling_params"

@@ -56,6 +56,9 @@ class LLMEngine:
 
     def prepare(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> PreparedRequest:
         """Check and tokenize, and run nothing. Raises a `RequestError` for whatever is wrong with the request."""
+        name: object = request_id
+        if not isinstance(name, str) or not name:
+            raise InvalidParameterError("request_id must be a string that is not empty.", param="request_id")
         if params is None:
             params = self.default_sampling_params
         return self._input_processor.process(prompt, params, request_id)

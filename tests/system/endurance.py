@@ -222,6 +222,12 @@ def growth_kb(memory: Sequence[dict[str, int]]) -> dict[str, int]:
     return {title: half[-1][title] - half[0][title] for title in half[0]}
 
 
+def leaks(server: Server, num_requests: int = 2000, most_kb: int = 1500, rounds: int = 3) -> bool:
+    """Whether some process grows by more than that in each of these rounds. A leak does so every time; a step up, to
+    a crowd of requests at once that there had not been before, comes once."""
+    return all(max(growth_kb(asyncio.run(run_many(server, num_requests))).values()) > most_kb for _ in range(rounds))
+
+
 # ---- all of it
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -87,3 +88,21 @@ def test_a_pipe_is_answered_line_by_line(tiny_model, demo_tokenizer):
     assert first.strip()
     assert done.stdout == first * 2
     assert "context has 64 tokens" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["chat"], ["generate", "--prompt", "a", "--prompt", "b"]], ids=["chat", "generate"]
+)
+def test_a_reader_who_has_enough_is_no_error(tiny_model, demo_tokenizer, command):
+    command = [sys.executable, "-m", "headrace", *command, str(tiny_model), "--tokenizer", demo_tokenizer]
+    process = subprocess.Popen(
+        [*command, "--load-format", "dummy", "--max-model-len", "256", "--max-tokens", "5"],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    _, stderr = process.communicate(b"one\ntwo\n", PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert b"Traceback" not in stderr

@@ -54,12 +54,15 @@ def test_the_same_answers_as_in_this_process(settings, transport):
     inside = LLM(**settings)
     expected = inside.generate(PROMPTS, params)
     inside.shutdown()
+    inside.shutdown()  # once is enough, twice is harmless
+    with pytest.raises(EngineDeadError, match="shut down"):
+        inside.generate("Hello")
     assert not cores()
     llm = LLM(multiprocess=True, ipc_transport=transport, **settings)
     assert len(cores()) == 1
     assert llm.generate(PROMPTS, params) == expected
     llm.shutdown()
-    llm.shutdown()  # once is enough, twice is harmless
+    llm.shutdown()
     assert not cores()
     with pytest.raises(EngineDeadError, match="shut down"):
         llm.generate("Hello")

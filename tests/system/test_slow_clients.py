@@ -163,3 +163,36 @@ def test_a_request_without_end_is_given_up(impatient, sent, status):
     else:
         assert reply.startswith(f"HTTP/1.1 {status} ".encode())
         assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_timeout"
+
+
+BROKEN_BODY = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [b"\x00 no HTTP\r\n\r\n", b"NO HTTP\x00", b"GET / HTTP/1.1\r\nX: " + b"x" * 80_000, BROKEN_BODY],
+    ids=["no method", "no line", "large header", "broken body"],
+)
+def test_nothing_is_said_into_an_answer(server, more):
+    """A fault in what a client sends behind a request ends the connection, and does not break into the answer, which
+    is too large to be over by then."""
+    with connect(server) as connection:
+        connection.sendall(request_bytes(LARGE).replace(b"Connection: close\r\n", b""))
+        reply = connection.recv(2**16)
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(more)
+            while piece := connection.recv(2**16):
+                reply += piece
+    assert reply.count(b"HTTP/1.1") == 1
+    assert b"malformed" not in reply
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_h01_a_client_that_has_asked_for_more_and_goes_away_is_forgotten(server, stream):
+    before = server.metric("headrace:generation_tokens_total")
+    with connect(server) as connection:
+        connection.sendall(2 * request_bytes(LONG | {"n": 32, "stream": stream}).replace(b"Connection: close\r\n", b""))
+        wait_until(lambda: server.metric("headrace:num_requests_running") == 32)
+    for name in GAUGES:
+        wait_until(lambda name=name: server.metric(name) == 0)
+    assert server.metric("headrace:generation_tokens_total") - before < 32 * LONG["max_tokens"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -60,6 +61,7 @@ class HTTPProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._client_timeout = client_timeout
         self._num_received_bytes = 0
+        self._unanswered: deque[Any] = deque()  # uvicorn's cycles of the requests that have come, in their order
         self._num_held_bytes = 0  # since anything was handed on: a request's head or trailer in the making
         self._receiving = Watch(client_timeout, lambda: self._num_received_bytes, self._give_up_receiving)
         self._sending = Watch(client_timeout, self._num_unsent_bytes, self._give_up_sending)
@@ -73,6 +75,9 @@ class HTTPProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._receiving.stop()
         self._sending.stop()
+        for cycle in self._unanswered:  # uvicorn tells the last one only
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -91,6 +96,9 @@ class HTTPProtocol(HttpToolsProtocol):
         if not self.flow.write_paused:
             self._sending.stop()  # what was left of the answer before may get company now
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
+        if len(self._unanswered) == 2:
+            self.flow.resume_reading()  # uvicorn has paused it, and would not see the client go away
 
     def on_body(self, body: bytes) -> None:
         self._num_held_bytes = 0
@@ -112,6 +120,7 @@ class HTTPProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def on_response_complete(self) -> None:
+        self._unanswered.popleft()
         super().on_response_complete()
         if self.transport.get_write_buffer_size():
             self._sending.start()
@@ -126,18 +135,15 @@ class HTTPProtocol(HttpToolsProtocol):
             self._receiving.start()  # it is we who do not listen
         elif not self._num_received_bytes:
             self.transport.close()
-        elif self._is_answering():
-            self.transport.abort()  # there is no place for another answer
         else:
             self._refuse(RequestTimeoutError(f"The rest of the request did not come for {self._client_timeout:g} s."))
 
     def _is_answering(self) -> bool:
-        """Whether the request that is being received has begun to be answered, or the one before it is not done."""
+        """Whether the request that is being received has begun to be answered, or one before it is not done."""
         cycle: Any = self.cycle  # None until the first request's headers are complete
-        if cycle is None:
-            return False
-        is_of_this_request = cycle.scope is self.scope
-        return bool(cycle.response_started if is_of_this_request else not cycle.response_complete)
+        if cycle is None or cycle.scope is not self.scope:
+            return bool(self._unanswered)
+        return bool(cycle.response_started) or self._unanswered[0] is not cycle
 
     def _give_up_sending(self) -> None:
         if self.transport.get_write_buffer_size():
@@ -149,7 +155,10 @@ class HTTPProtocol(HttpToolsProtocol):
         self._refuse(RequestError("The request is malformed."))
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer and hang up."""
+        """Answer and hang up; without a word where the client would take it for a part of another answer."""
+        if self._is_answering():
+            self.transport.abort()
+            return
         body = error_json(error)
         head = (
             f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"

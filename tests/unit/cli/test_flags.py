@@ -42,6 +42,7 @@ def test_values():
         (["--num-threads", "-1"], "--num-threads"),
         (["--kv-cache-memory", "4Q"], "'4Q' is no size"),
         (["--load-format", "pickle"], "--load-format"),
+        (["--served-model-name", "one", ""], "--served-model-name"),
         (["--max-num", "4"], "unrecognized"),  # no abbreviations: a new flag must not change what an old command means
     ],
 )
@@ -72,6 +73,7 @@ def test_a_config_file_has_the_flags_names_and_flags_go_before_it(tmp_path):
         ("port: 70000", "--port"),
         ("kv_cache_memory: 4Q", "'4Q' is no size"),
         ("- port", "must hold settings"),
+        ("max-num-seqs: 4\nmax_num_seqs: 5", "'max_num_seqs' twice"),
         ("port: [", "cannot be read"),
         ("model: !!python/object/apply:os.system [true]", "cannot be read"),
         (None, "cannot be read"),

@@ -179,7 +179,7 @@ LONG_LISTS = [
     ],
     ("stop_token_ids", f"[{HUGE}]", "stop_token_ids"),
     ("allowed_token_ids", f"[-{HUGE}]", "allowed_token_ids"),
-    ("logit_bias", f'{{"1": {HUGE}}}', "logit_bias[...]"),
+    ("logit_bias", f'{{"1": {HUGE}}}', "logit_bias"),
     ("logit_bias", f'{{"{HUGE}": 1}}', "logit_bias"),
     ("chat_template_kwargs", f'{{"thinking_budget": {HUGE}}}', "chat_template_kwargs.thinking_budget"),
     ("prompt", f"[{HUGE}]", "prompt"),

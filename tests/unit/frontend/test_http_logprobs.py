@@ -208,6 +208,21 @@ def test_echo_without_logprobs_asks_the_engine_for_none(run, says):
     run(scenario, says(" there"))
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"), [({"echo": True, "logprobs": 20}, "logprobs"), ({"prompt_logprobs": 20}, "prompt_logprobs")]
+)
+def test_an_answer_has_no_more_logprobs_of_prompts_than_fit_it(run, says, fields, param):
+    """A small request for half a gigabyte."""
+
+    async def scenario(server: Server) -> None:
+        response = await server.complete(prompt=[[40] * 250] * 8, n=128, max_tokens=1, **fields)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == param
+        assert not server.engine.seen
+
+    run(scenario, says("x"))
+
+
 @pytest.mark.parametrize("num_top", [0, 2])
 def test_prompt_logprobs(run, says, num_top):
     """vLLM's field: of a completion in each choice, of a chat beside the choices."""

@@ -79,6 +79,21 @@ def test_prompts_of_other_things_than_token_ids_are_refused(input_processor, pro
         input_processor.process(prompt, SamplingParams())
 
 
+@pytest.mark.parametrize(
+    ("prompt", "params", "param"),
+    [
+        ("one \ud800", SamplingParams(), "prompt"),
+        (ChatPrompt([{"role": "user", "content": "\udfff"}]), SamplingParams(), "messages"),
+        ("one", SamplingParams(bad_words=("\ud800",)), "bad_words"),
+    ],
+    ids=["prompt", "messages", "bad_words"],
+)
+def test_half_characters_are_refused(input_processor, prompt, params, param):
+    with pytest.raises(InvalidParameterError, match="lone surrogates") as caught:
+        input_processor.process(prompt, params)
+    assert caught.value.param == param
+
+
 @pytest.mark.parametrize("prompt", ["", []])
 def test_a07_an_empty_prompt_is_refused(input_processor, prompt):
     with pytest.raises(InvalidParameterError, match="empty"):

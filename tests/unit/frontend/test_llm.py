@@ -97,5 +97,32 @@ def test_a_request_that_fails_gives_up_the_others_and_leaves_nothing(llm):
     assert offline.generate([[40]])[0].outputs[0].token_ids == [40]
 
 
+@pytest.mark.parametrize(
+    "prompts", [None, 5, b"one", [b"one"], {"prompt": "one"}, [{"prompt": "one"}], [None], [5.5]], ids=repr
+)
+def test_what_is_no_prompt_is_refused_with_what_would_be_one(llm, prompts):
+    with pytest.raises(InvalidParameterError, match="a text, a list of token ids or a ChatPrompt") as refusal:
+        llm().generate(prompts)
+    assert refusal.value.param == "prompt"
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, [None], ["x"]], ids=repr)
+def test_what_is_no_sampling_params_is_refused(llm, params):
+    with pytest.raises(InvalidParameterError, match="must be a SamplingParams"):
+        llm().generate(["one"], params)
+
+
+def test_requests_that_the_caller_has_under_way_are_neither_swallowed_nor_ended(llm):
+    offline = llm()
+    offline.llm_engine.add_request("0", "one two")
+    with pytest.raises(InvalidParameterError, match="under way"):
+        offline.generate(["three"])
+    ends = []
+    while offline.llm_engine.has_unfinished_requests():
+        ends += [output for output in offline.llm_engine.step() if output.finished]
+    assert [(output.request_id, output.outputs[0].text) for output in ends] == [("0", "one two")]
+    assert len(offline.generate(["three"])) == 1
+
+
 def test_no_prompts_have_no_outputs(llm):
     assert llm().generate([]) == []

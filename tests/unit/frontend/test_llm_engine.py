@@ -99,3 +99,10 @@ def test_the_engines_death_ends_every_request(input_processor):
     with pytest.raises(EngineDeadError, match="SIGKILL"):
         engine.step()
     assert not engine.has_unfinished_requests()
+
+
+@pytest.mark.parametrize("request_id", ["", 5, None])
+def test_a_request_without_a_name_is_refused(engine, request_id):
+    with pytest.raises(InvalidParameterError, match="not empty") as refusal:
+        engine.add_request(request_id, "one")
+    assert refusal.value.param == "request_id"

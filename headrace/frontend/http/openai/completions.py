@@ -65,6 +65,7 @@ class Completions:
         prompts = _split_prompts(completion.prompt)
         _check_number_of_choices(len(prompts), params, completion.best_of, self._limits)
         prepared = [await self._llm.prepare(prompt, params, scheduling=scheduling) for prompt in prompts]
+        _check_number_of_prompt_logprobs(prepared, completion, self._limits)
         reader = logprobs_reader(self._llm.tokenizer, completion, params)
         answer = _Answer(self._llm, prepared, self._models[0], completion, reader)
         outputs = merge([self._llm.generate(one) for one in prepared])
@@ -267,4 +268,20 @@ def _check_number_of_choices(num_prompts: int, params: SamplingParams, best_of: 
     if num_prompts * params.n > limits.max_prompts:
         raise InvalidParameterError(
             f"prompt may have at most {limits.max_prompts} entries, multiplied by n.", param="prompt"
+        )
+
+
+def _check_number_of_prompt_logprobs(
+    prepared: Sequence[PreparedRequest], completion: CompletionRequest, limits: Limits
+) -> None:
+    """Each choice repeats those of its prompt, at next to no cost for the engine."""
+    params = prepared[0].params
+    if params.prompt_logprobs is None:
+        return
+    num_tokens = params.n * sum(len(one.prompt_token_ids) for one in prepared)
+    if num_tokens * (1 + params.prompt_logprobs) > limits.max_told_prompt_logprobs:
+        raise InvalidParameterError(
+            f"An answer may have at most {limits.max_told_prompt_logprobs} logprobs of prompts, but {num_tokens} "
+            f"tokens with {params.prompt_logprobs} others each are asked for, in all prompts multiplied by n.",
+            param="logprobs" if completion.prompt_logprobs is None else "prompt_logprobs",
         )

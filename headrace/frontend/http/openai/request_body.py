@@ -215,6 +215,7 @@ def _invalid_field(description: str) -> InvalidParameterError:
     """msgspec's words, "Expected `int | null`, got `str` - at `$.n`", as an error of field `n`."""
     match = _ERROR_PATH.match(description)
     what, path = (match["what"], match["path"]) if match else ("It has a wrong type", None)
+    path = path and path.replace("[...]", "")  # some key's value
     missing = _MISSING_FIELD.search(what)
     if missing:
         path = f"{path}.{missing[1]}" if path else missing[1]

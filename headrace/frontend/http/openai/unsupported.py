@@ -53,7 +53,7 @@ DETOKENIZE: Neutral = {}
 COMPLETIONS: Neutral = {**_BOTH, "suffix": ("",), "add_special_tokens": (True,)}
 
 # Fields that are ignored knowingly; none of them is a misspelt one of ours.
-_IGNORED = frozenset({
+IGNORED = frozenset({
     "user", "store", "metadata", "service_tier", "parallel_tool_calls", "prediction", "reasoning_effort", "verbosity",
     "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id", "extra_body",
 })  # fmt: skip
@@ -78,7 +78,7 @@ def _is_same(value: object, other: object) -> bool:
 def warn_of_misspelt(body: Mapping[str, object], ours: Iterable[str], neutral: Neutral) -> None:
     """Name unknown fields that are one edit away from one of ours in the log."""
     known = set(ours)
-    unknown = (name for name in body if name not in known and name not in neutral and name not in _IGNORED)
+    unknown = (name for name in body if name not in known and name not in neutral and name not in IGNORED)
     for name in islice(unknown, _MAX_NAMES):
         if len(name) > _MAX_NAME_LENGTH:
             continue
