@@ -24,4 +24,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_told_prompt_logprobs: int = 2**22  # in one answer, where each choice has its prompt's; some 100 MB
     max_messages: int = 4096
     max_body_bytes: int = 32 * 2**20
+    max_incoming_bytes: int = 256 * 2**20  # of all bodies that are not complete yet
     max_active_requests: int = 4096  # running and waiting; each prompt of a completion request is one

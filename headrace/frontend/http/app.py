@@ -12,6 +12,7 @@ from headrace import __version__
 from headrace.config.resolved import HeadraceConfig
 from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.http.auth import RequireKey
+from headrace.frontend.http.connection import BodyReader
 from headrace.frontend.http.errors import install_error_handlers
 from headrace.frontend.http.openai.chat import ChatCompletions
 from headrace.frontend.http.openai.completions import Completions
@@ -60,7 +61,8 @@ def _build_routes(llm: AsyncLLM, config: HeadraceConfig) -> FastAPI:
     def post(path: str, route: Route, doc: Doc) -> None:
         app.add_api_route(path, route, methods=["POST"], **describe(doc))
 
-    chat, completions = ChatCompletions(llm, config), Completions(llm, config)
+    bodies = BodyReader(config.limits)
+    chat, completions = ChatCompletions(llm, config, bodies), Completions(llm, config, bodies)
     post(
         "/v1/chat/completions",
         chat.post,
@@ -74,7 +76,7 @@ def _build_routes(llm: AsyncLLM, config: HeadraceConfig) -> FastAPI:
     models = Models(config)
     get("/v1/models", models.list, Doc("The served model, by each of its names", ModelList))
     get("/v1/models/{model_id:path}", models.get, Doc("One of these", ModelCard, errors=(404,)))
-    tokenization = Tokenization(llm, config)
+    tokenization = Tokenization(llm, config, bodies)
     post(
         "/tokenize",
         tokenization.tokenize,

@@ -9,28 +9,45 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from headrace.errors import InvalidParameterError, RequestTooLargeError
+from headrace.config.limits import Limits
+from headrace.errors import InvalidParameterError, OverloadedError, RequestTooLargeError
 
 T = TypeVar("T")
 
 
-async def read_json_body(request: Request, max_bytes: int) -> bytearray:
-    """The body of a request that says it is JSON. Never holds more than `max_bytes`.
+class BodyReader:
+    """Reads the bodies of all requests. What has come of those that are not complete yet is bounded, too: senders who
+    never finish cannot fill the memory."""
 
-    Only `application/json` is taken: a browser sends that to another site only after asking, and the other kinds
-    without. Raises `InvalidParameterError` for another type, `RequestTooLargeError`, and `ClientDisconnect`."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise InvalidParameterError("The body must be JSON, sent with the header Content-Type: application/json.")
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > max_bytes:
-        raise _too_large(max_bytes)
-    body = bytearray()
-    async for chunk in request.stream():
-        if len(body) + len(chunk) > max_bytes:
-            raise _too_large(max_bytes)
-        body += chunk
-    return body
+    def __init__(self, limits: Limits) -> None:
+        self._max_bytes = limits.max_body_bytes
+        self._max_incoming = limits.max_incoming_bytes
+        self._num_incoming = 0  # bytes of bodies that are not complete
+
+    async def read_json(self, request: Request) -> bytearray:
+        """The body of a request that says it is JSON.
+
+        Only `application/json` is taken: a browser sends that to another site only after asking, and the other kinds
+        without. Raises `InvalidParameterError` for another type, `RequestTooLargeError`, `OverloadedError` while too
+        much is coming at the same time, and `ClientDisconnect`."""
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != "application/json":
+            raise InvalidParameterError("The body must be JSON, sent with the header Content-Type: application/json.")
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > self._max_bytes:
+            raise _too_large(self._max_bytes)
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                if len(body) + len(chunk) > self._max_bytes:
+                    raise _too_large(self._max_bytes)
+                if self._num_incoming + len(chunk) > self._max_incoming:
+                    raise OverloadedError("Too many large requests are coming in at the same time; try again later.")
+                self._num_incoming += len(chunk)
+                body += chunk
+        finally:
+            self._num_incoming -= len(body)
+        return body
 
 
 def _too_large(max_bytes: int) -> RequestTooLargeError:

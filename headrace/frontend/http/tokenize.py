@@ -12,7 +12,7 @@ from headrace.config.resolved import HeadraceConfig
 from headrace.errors import InvalidParameterError
 from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.chat_prompt import ChatPrompt
-from headrace.frontend.http.connection import read_json_body
+from headrace.frontend.http.connection import BodyReader
 from headrace.frontend.http.openai.protocol import ModelRequest
 from headrace.frontend.http.openai.request_body import parse_body
 from headrace.frontend.http.openai.unsupported import DETOKENIZE, TOKENIZE
@@ -46,20 +46,21 @@ class Detokenized(msgspec.Struct):
 
 
 class Tokenization:
-    def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
+    def __init__(self, llm: AsyncLLM, config: HeadraceConfig, bodies: BodyReader) -> None:
         self._llm = llm
+        self._bodies = bodies
         self._models = config.model.served_model_names
         self._limits = config.limits
 
     async def tokenize(self, request: Request) -> Response:
-        body = await read_json_body(request, self._limits.max_body_bytes)
+        body = await self._bodies.read_json(request)
         asked = await parse_body(body, TokenizeRequest, TOKENIZE, self._models)
         tokens = await self._llm.tokenize(_prompt(asked), add_special_tokens=asked.add_special_tokens is not False)
         texts = await self._llm.token_texts(tokens) if asked.return_token_strs else None
         return _json(Tokenized(len(tokens), self._limits.max_model_len, tokens, texts))
 
     async def detokenize(self, request: Request) -> Response:
-        body = await read_json_body(request, self._limits.max_body_bytes)
+        body = await self._bodies.read_json(request)
         asked = await parse_body(body, DetokenizeRequest, DETOKENIZE, self._models)
         return _json(Detokenized(await self._llm.detokenize(asked.tokens)))
 

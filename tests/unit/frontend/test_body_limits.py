@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
+from starlette.requests import ClientDisconnect, Request
 
+from headrace.config.limits import Limits
+from headrace.errors import OverloadedError
+from headrace.frontend.http.connection import BodyReader
 from headrace.frontend.http.openai.request_body import MAX_NESTING, MAX_PARTS
 from tests.unit.frontend.serving import Server
 
@@ -273,3 +278,37 @@ def test_what_can_be_got_can_be_asked_for_with_head(run):
             assert asked.headers["content-type"] == got.headers["content-type"]
 
     run(scenario)
+
+
+def test_bodies_that_never_end_are_bounded_together():
+    """What has come of a body counts until all of it is there, or its sender has gone away."""
+    reader = BodyReader(Limits(vocab_size=1, max_model_len=1, max_body_bytes=100, max_incoming_bytes=250))
+    headers = [(b"content-type", b"application/json")]
+
+    async def read(chunks: asyncio.Queue) -> bytearray:
+        return await reader.read_json(Request({"type": "http", "method": "POST", "headers": headers}, chunks.get))
+
+    def piece(size: int, *, more: bool) -> dict[str, object]:
+        return {"type": "http.request", "body": b"x" * size, "more_body": more}
+
+    async def scenario() -> None:
+        senders = [asyncio.Queue() for _ in range(3)]
+        reading = [asyncio.create_task(read(sender)) for sender in senders]
+        for sender in senders:
+            sender.put_nowait(piece(80, more=True))
+        while not all(sender.empty() for sender in senders):
+            await asyncio.sleep(0)
+        late = asyncio.Queue()
+        late.put_nowait(piece(20, more=False))
+        with pytest.raises(OverloadedError):
+            await read(late)
+        senders[0].put_nowait(piece(10, more=False))
+        assert len(await reading[0]) == 90
+        senders[1].put_nowait({"type": "http.disconnect"})
+        with pytest.raises(ClientDisconnect):
+            await reading[1]
+        late.put_nowait(piece(100, more=False))
+        assert len(await read(late)) == 100
+        reading[2].cancel()
+
+    asyncio.run(scenario())

@@ -16,7 +16,7 @@ from headrace.contracts.sampling_params import MAX_COUNT, SamplingParams, check_
 from headrace.errors import InvalidParameterError
 from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.chat_prompt import ChatPrompt
-from headrace.frontend.http.connection import read_json_body, until_disconnect
+from headrace.frontend.http.connection import BodyReader, until_disconnect
 from headrace.frontend.http.openai.protocol import (
     ChatChoice,
     ChatChunkChoice,
@@ -49,14 +49,15 @@ from headrace.frontend.request_output import CompletionOutput, RequestOutput
 class ChatCompletions:
     """The route. A streamed answer begins when its first token is there: until then an error is an HTTP status."""
 
-    def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
+    def __init__(self, llm: AsyncLLM, config: HeadraceConfig, bodies: BodyReader) -> None:
         self._llm = llm
+        self._bodies = bodies
         self._models = config.model.served_model_names
         self._defaults = config.model.sampling_defaults
         self._limits = config.limits
 
     async def post(self, request: Request) -> Response:
-        body = await read_json_body(request, self._limits.max_body_bytes)
+        body = await self._bodies.read_json(request)
         chat = await parse_request(body, ChatCompletionRequest, CHAT, self._models)
         params = self._sampling_params(chat)
         prepared = await self._llm.prepare(_prompt(chat), params, scheduling=scheduling_of(chat))

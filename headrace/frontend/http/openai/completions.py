@@ -19,7 +19,7 @@ from headrace.config.resolved import HeadraceConfig
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.errors import InvalidParameterError
 from headrace.frontend.async_llm import AsyncLLM
-from headrace.frontend.http.connection import read_json_body, until_disconnect
+from headrace.frontend.http.connection import BodyReader, until_disconnect
 from headrace.frontend.http.merge import merge
 from headrace.frontend.http.openai.protocol import (
     Completion,
@@ -51,14 +51,15 @@ Outputs = AsyncGenerator[tuple[int, RequestOutput], None]  # each with the place
 class Completions:
     """The route. A streamed answer begins when its first token is there: until then an error is an HTTP status."""
 
-    def __init__(self, llm: AsyncLLM, config: HeadraceConfig) -> None:
+    def __init__(self, llm: AsyncLLM, config: HeadraceConfig, bodies: BodyReader) -> None:
         self._llm = llm
+        self._bodies = bodies
         self._models = config.model.served_model_names
         self._defaults = config.model.sampling_defaults
         self._limits = config.limits
 
     async def post(self, request: Request) -> Response:
-        body = await read_json_body(request, self._limits.max_body_bytes)
+        body = await self._bodies.read_json(request)
         completion = await parse_request(body, CompletionRequest, COMPLETIONS, self._models)
         params = self._sampling_params(completion)
         scheduling = scheduling_of(completion)
