@@ -14,6 +14,8 @@ from headrace.contracts.model_runner import TokenLogprobs
 from headrace.frontend.detokenizer import TokenBytes
 from headrace.frontend.request_output import CompletionOutput
 
+_UTF8 = codecs.getincrementaldecoder("utf-8")
+
 LOWEST = -9999.0  # stands for minus infinity, which JSON does not have; OpenAI's number
 
 
@@ -108,7 +110,7 @@ class LogprobsReader:
         return PlaceLogprobs(
             sampled=self._token(token_id, found.logprob),
             top=[self._token(top_id, logprob) for top_id, logprob in found.top[:num_top]],
-            offset=text.length,
+            offset=text.place_of(self._tokenizer.token_bytes(token_id)),
         )
 
     def _answer_place(self, text: _TextLength, token_id: int, found: TokenLogprobs) -> PlaceLogprobs:
@@ -131,7 +133,15 @@ class _TextLength:
 
     def __init__(self, length: int = 0) -> None:
         self.length = length
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = _UTF8(errors="replace")
+
+    def place_of(self, data: bytes) -> int:
+        """Where these bytes begin, if they come next: behind a character that was begun and that they do not go on
+        with, which becomes U+FFFD."""
+        begun, _ = self._decoder.getstate()
+        next_ones = begun + data[:1]
+        is_broken = bool(begun) and _UTF8(errors="replace").decode(next_ones).startswith("\ufffd")
+        return self.length + (is_broken and next_ones != "\ufffd".encode())
 
     def append(self, data: bytes) -> None:
         self.length += len(self._decoder.decode(data))

@@ -8,8 +8,10 @@ import threading
 
 import pytest
 
+from headrace.contracts.model_runner import TokenLogprobs
 from headrace.frontend.http.openai.request_body import MAX_LOGPROBS_AT_ONCE
 from headrace.frontend.logprobs import LogprobsReader
+from headrace.frontend.request_output import CompletionOutput
 from tests.unit.frontend.serving import Server
 from tests.unit.frontend.test_http import BASE, CHAT, COMPLETIONS, events
 
@@ -284,3 +286,34 @@ def test_h11_many_logprobs_are_written_out_in_the_input_threads(run, monkeypatch
         assert threads == [in_thread]
 
     run(scenario, lambda request: [40] * num_tokens)
+
+
+class Pieces:
+    """Tokens that are these bytes."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = pieces
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._pieces[token_id]
+
+    def is_special(self, token_id: int) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("pieces", "offsets"),
+    [
+        ([b"a", "é".encode(), b"b"], [0, 1, 2]),
+        (["🔥".encode()[:1], "🔥".encode()[1:3], "🔥".encode()[3:], b"b"], [0, 0, 0, 1]),
+        (["🔥".encode()[:2], b"b", b"c"], [0, 1, 2]),  # the begun character is U+FFFD
+        (["🔥".encode()[:2], "é".encode()[:1], "é".encode()[1:], b"c"], [0, 1, 1, 2]),
+        ([b"\xff", b"b"], [0, 1]),
+        (["\ufffd".encode()[:2], "\ufffd".encode()[2:], b"b"], [0, 0, 1]),
+    ],
+)
+def test_where_tokens_begin_that_are_pieces_of_characters(pieces, offsets):
+    reader = LogprobsReader(Pieces(*pieces), skip_special_tokens=True, with_ids=False)
+    found = [TokenLogprobs(-1.0, 1)] * len(pieces)
+    places = reader.read(0, CompletionOutput(0, "", list(range(len(pieces))), logprobs=found))
+    assert [place.offset for place in places] == offsets
