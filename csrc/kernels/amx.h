@@ -38,6 +38,13 @@ inline void shape_tiles(int64_t rows) {
     _tile_loadconfig(&shapes);
 }
 
+inline void zero_sums() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
 // Inputs k to k + 31 of a panel: where they lie, or put together in `copy`.
 inline const uint32_t* weight_tile(const PanelSource& w, int64_t panel, int64_t k, uint32_t* copy) {
     const int64_t end = w.inputs - k < kTileInputs ? w.inputs : k + kTileInputs;
@@ -102,10 +109,7 @@ struct TileWeights {
                          int64_t out_stride) {
         alignas(64) uint32_t copies[4][kTileWords];
         alignas(64) uint16_t row_copy[kTileRows * kTileInputs];
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        zero_sums();
         for (int64_t k = 0; k < w.inputs; k += kTileInputs) {
             const RowTiles of = row_tiles(x, stride, rows, k, w.inputs, row_copy);
             _tile_loadd(4, of.x, of.stride * 2);
@@ -136,10 +140,7 @@ struct TileWeights {
                           int64_t out_stride) {
         alignas(64) uint32_t copies[2][kTileWords];
         alignas(64) uint16_t row_copy[2 * kTileRows * kTileInputs];
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        zero_sums();
         for (int64_t k = 0; k < w.inputs; k += kTileInputs) {
             const RowTiles of = row_tiles(x, stride, rows, k, w.inputs, row_copy);
             _tile_loadd(4, of.x, of.stride * 2);

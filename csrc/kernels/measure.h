@@ -11,10 +11,7 @@ constexpr int64_t kMultiplyAdds = 4 * kTileRows * kTileInputs * kPanel;  // in a
 
 inline float multiply_adds(int64_t rounds) {
     shape_tiles(2 * kTileRows);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    zero_sums();
     _tile_zero(4);
     _tile_zero(5);
     _tile_zero(6);

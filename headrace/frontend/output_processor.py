@@ -213,19 +213,16 @@ class OutputProcessor:
                 lost = EngineError("A part of the answer was lost on its way from the engine.")
                 to_abort += self._fail(choice, lost, stats)
             else:
-                to_abort += self._try_to_take_in(choice, output, now, stats)
+                try:
+                    has_stopped = self._take_in(choice, output, now, stats)
+                except Exception:  # a fault in one request's text ends that request, and nobody else's
+                    logger.exception("the answer of request %s cannot be put together", choice.request_id)
+                    error = EngineError("The server failed while it put the answer together.")
+                    to_abort += self._fail(choice, error, stats)
+                else:
+                    if has_stopped:
+                        to_abort.append(choice.request_id)
         return to_abort
-
-    def _try_to_take_in(
-        self, choice: ChoiceState, output: EngineCoreOutput, now: float, stats: IterationStats
-    ) -> list[str]:
-        """A fault in one request's text ends that request, and nobody else's. Returns what the engine has to abort."""
-        try:
-            has_stopped = self._take_in(choice, output, now, stats)
-        except Exception:
-            logger.exception("the answer of request %s cannot be put together", choice.request_id)
-            return self._fail(choice, EngineError("The server failed while it put the answer together."), stats)
-        return [choice.request_id] if has_stopped else []
 
     def _take_in(self, choice: ChoiceState, output: EngineCoreOutput, now: float, stats: IterationStats) -> bool:
         """Returns whether a stop string has ended what the engine core believes to be going on."""

@@ -189,14 +189,17 @@ async def poll_health(server: Server, until: Callable[[], bool]) -> list[float]:
 # ---- many requests
 
 
-async def run_many(server: Server, num_requests: int, num_clients: int = 32) -> list[dict[str, int]]:
+async def run_many(
+    server: Server, num_requests: int, num_clients: int = 32, *, stream: bool = False
+) -> list[dict[str, int]]:
     """One token each, every prompt another one. The memory of each process at ten places on the way, in kB."""
     memory = []
     numbers = iter(range(num_requests))
 
     async def client() -> None:
         for number in numbers:
-            body = {"prompt": f"Request {number:06} asks for one token", "max_tokens": 1, "ignore_eos": True}
+            prompt = f"Request {number:06} asks for one token"
+            body = {"prompt": prompt, "max_tokens": 1, "ignore_eos": True, "stream": stream}
             status, _ = await ask(server, "/v1/completions", json.dumps(body).encode())
             assert status == 200
             if number % (num_requests // 10) == 0:
@@ -222,10 +225,16 @@ def growth_kb(memory: Sequence[dict[str, int]]) -> dict[str, int]:
     return {title: half[-1][title] - half[0][title] for title in half[0]}
 
 
-def leaks(server: Server, num_requests: int = 2000, most_kb: int = 1500, rounds: int = 3) -> bool:
+def leaks(
+    server: Server, num_requests: int = 2000, most_kb: int = 1500, rounds: int = 3, *, stream: bool = False
+) -> bool:
     """Whether some process grows by more than that in each of these rounds. A leak does so every time; a step up, to
     a crowd of requests at once that there had not been before, comes once."""
-    return all(max(growth_kb(asyncio.run(run_many(server, num_requests))).values()) > most_kb for _ in range(rounds))
+
+    def growth() -> int:
+        return max(growth_kb(asyncio.run(run_many(server, num_requests, stream=stream))).values())
+
+    return all(growth() > most_kb for _ in range(rounds))
 
 
 # ---- all of it

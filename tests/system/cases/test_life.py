@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -153,6 +154,20 @@ def test_h11_large_prompts_hold_up_nobody(server: Server) -> None:
     assert latencies
 
 
-@pytest.mark.parametrize("surroundings", ["alone"], indirect=True)
-def test_h13_many_requests_leave_nothing_behind(server: Server) -> None:
-    assert not leaks(server)
+def test_h13_many_requests_leave_nothing_behind(server: Server, stream: bool) -> None:
+    assert not leaks(server, stream=stream)
+
+
+def test_h10_a_corrupt_weight_file_is_named(mode: dict[str, str], tiny_model: Path, tmp_path: Path) -> None:
+    """A server that cannot start; the one beside it is not disturbed."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "config.json").write_text((tiny_model / "config.json").read_text())
+    (folder / "model.safetensors").write_bytes(b"\xff" * 1000)
+    broken = Server(str(folder), env=mode)
+    try:
+        assert broken.wait_end() == 1
+        assert "model.safetensors" in broken.stderr
+        assert "Traceback" not in broken.stderr
+    finally:
+        broken.close()

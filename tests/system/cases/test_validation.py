@@ -167,7 +167,7 @@ def assert_error_shape(reply: Reply, status: int) -> None:
     assert_refused(reply, reply.json()["error"]["param"], status)
 
 
-def test_a22_every_error_is_under_error(server: Server) -> None:
+def test_a22_every_error_is_under_error(server: Server, stream: bool) -> None:
     plain = json.dumps(PROMPT[COMPLETIONS]).encode()
     assert_error_shape(send(server, "GET", "/v1/nothing"), 404)
     assert_error_shape(send(server, "GET", COMPLETIONS), 405)
@@ -178,7 +178,9 @@ def test_a22_every_error_is_under_error(server: Server) -> None:
     for path in (*ROUTES, TOKENIZE, "/detokenize"):
         for body in (b"", b"{", b"[]", b"null", b'"x"', b"{}", b"\xff\xfe", b'{"model": 5}', b'{"prompt": {}}'):
             assert_error_shape(post(server, path, body), 400)
-        assert_error_shape(post(server, path, {**PROMPT.get(path, {"tokens": [5]}), "model": "another"}), 404)
+        assert_error_shape(
+            post(server, path, {**PROMPT.get(path, {"tokens": [5]}), "model": "another", "stream": stream}), 404
+        )
 
 
 def test_a22_bytes_that_are_no_http(server: Server) -> None:

@@ -241,9 +241,9 @@ def test_numbers_of_what_happened(bench):
 
 
 def test_the_time_of_a_request_is_its_prefill_and_its_decode(bench):
-    now = time.monotonic()
-    first, again = (EngineCoreEvent(EngineCoreEventType.SCHEDULED, now - seconds) for seconds in (7, 2))
     b = bench()
+    now = time.monotonic()  # not before the request has come: what lies between would be no part of its time
+    first, again = (EngineCoreEvent(EngineCoreEventType.SCHEDULED, now - seconds) for seconds in (7, 2))
     b.feed(0, [40], events=[first])
     b.feed(1, [41], FinishReason.LENGTH, events=[again])  # it was preempted, and started once more
     (finished,) = b.stats.finished
