@@ -17,9 +17,10 @@ enum class Type : int32_t { float32, bfloat16, uint4, uint8 };
 // Of a matrix of few bits: runs of `size` inputs of an output, with a scale of their own. A weight is
 // scale * (quant - zero), or where `zero` is negative scale * quant + minimum.
 struct GroupFormat {
-    int32_t size;       // 32 or 16
+    int32_t size;      // 32 or 16
     int32_t zero;
-    bool wide_scales;   // scales and minimums are float32, else float16
+    bool wide_scales;  // scales and minimums are float32, else float16
+    Type product;      // uint8: rows are rounded to int8 by groups. bfloat16, float32: weights are expanded to it first
 
     HEADRACE_SHARED bool has_minimums() const { return zero < 0; }
     HEADRACE_SHARED int64_t scale_words() const { return wide_scales ? 16 : 8; }
@@ -45,9 +46,12 @@ struct Matrix {
         return quant_words() + format.scale_words() * (format.has_minimums() ? 2 : 1);
     }
     HEADRACE_SHARED int64_t panel_words() const {
-        if (is_grouped()) return in / format.size * group_words();
-        return (type == Type::float32 ? in : (in + 1) / 2) * kPanel;
+        return is_grouped() ? in / format.size * group_words() : product_panel_words();
     }
+
+    // What rows are multiplied by: the weights as they are stored, or expanded.
+    HEADRACE_SHARED Type product() const { return is_grouped() ? format.product : type; }
+    HEADRACE_SHARED int64_t product_panel_words() const { return (product() == Type::float32 ? in : (in + 1) / 2) * kPanel; }
 };
 
 // Rows that are multiplied by a matrix: bfloat16 where there are instructions for their products, else float32.
@@ -57,13 +61,17 @@ struct Operands {
     Type type;
 };
 
-// What a thread needs to multiply by matrices of few bits: the rows of its last tile, rounded to int8 by groups.
-struct RowScratch {
+constexpr int64_t kExpandedPanels = 4;  // of a matrix of few bits, at a time
+
+// What a thread needs to multiply by matrices of few bits: the rows of its last tile, rounded to int8 by groups, or panels
+// that are expanded.
+struct GroupScratch {
     int8_t* quants;   // [rows, in]
     float* scales;    // [rows, groups]: what a quant stands for
     float* offsets;   // [rows, groups]: the sum of a group, as it was rounded
     int32_t* starts;  // [rows, groups]: the sum of its quants times minus the matrix's zero
     int64_t first_row, last_row;  // of the op that is computed: these are they. -1: none
+    uint32_t* panels;  // [kExpandedPanels, product_panel_words]
 
     HEADRACE_SHARED void forget() { first_row = last_row = -1; }
 };

@@ -13,8 +13,8 @@ struct Kernels {
     bool rounds_rows;    // to bfloat16, before they meet bfloat16 weights
 
     // `scratch` is only for matrices of few bits.
-    void (*linear)(const LinearArgs&, const Step&, const Grid&, int64_t tile, RowScratch* scratch);
-    void (*gated)(const GatedArgs&, const Step&, const Grid&, int64_t tile, RowScratch* scratch);
+    void (*linear)(const LinearArgs&, const Step&, const Grid&, int64_t tile, GroupScratch* scratch);
+    void (*gated)(const GatedArgs&, const Step&, const Grid&, int64_t tile, GroupScratch* scratch);
     void (*attention)(const AttentionArgs&, const Step&, int64_t tile, const AttentionScratch&);
     // Rows first to last:
     void (*embed)(const EmbedArgs&, const Step&, int64_t first, int64_t last);

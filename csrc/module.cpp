@@ -73,6 +73,7 @@ NB_MODULE(_native, m) {
     m.doc() = "Kernels of the native CPU backend.";
     m.attr("PANEL") = kPanel;
     m.attr("GROUP") = kGroup;
+    m.attr("EXPANDED_PANELS") = kExpandedPanels;
     m.attr("SPLIT") = kSplit;
     m.attr("MAX_HEAD_DIM") = kMaxHeadDim;
     m.def("max_tile_rows", [] {
@@ -115,17 +116,21 @@ NB_MODULE(_native, m) {
 
     nb::class_<Matrix>(m, "Matrix")
         .def("__init__", [](Matrix* self, uintptr_t panels, uintptr_t bias, int64_t out, int64_t in, Type type,
-                            int32_t group, int32_t zero, bool wide_scales) {
+                            int32_t group, int32_t zero, bool wide_scales, Type product) {
             new (self) Matrix{at<const uint32_t>(panels), at<const float>(bias), out, in, type,
-                              {group, zero, wide_scales}};
+                              {group, zero, wide_scales, product}};
             const bool fits = type == Type::uint4 ? group == 32 : group == 32 || group == 16;
             if (self->is_grouped() && (!fits || in % group)) throw std::invalid_argument("no such groups");
+            if (product == Type::uint4) throw std::invalid_argument("no such product");
         }, "panels"_a, "bias"_a, "out"_a, "in_"_a, "type"_a, "group"_a = 0, "zero"_a = 0, "wide_scales"_a = false,
-           "The last three are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1\n"
-           "where groups have minimums, and whether scales are float32 and not float16.")
+           "product"_a = Type::uint8,
+           "The last four are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1\n"
+           "where groups have minimums, whether scales are float32 and not float16, and what products are made of:\n"
+           "uint8 for rows that are rounded to int8, else what weights are expanded to.")
         .def_ro("out", &Matrix::out)
         .def_ro("in_", &Matrix::in)
         .def_ro("type", &Matrix::type)
+        .def_prop_ro("product", &Matrix::product)
         .def_prop_ro("num_words", [](const Matrix& self) { return self.num_panels() * self.panel_words(); })
         .def("pack", [](const Matrix& self, Bytes rows, Stored stored,
                         int64_t num_rows, int64_t first, int64_t panel_step, int64_t panel_offset) {

@@ -103,31 +103,38 @@ void Tape::prepare_scratch(const SampleArgs& args) {
 }
 
 void Tape::prepare_scratch(const Matrix& w) {
-    if (!w.is_grouped() || (w.in <= row_width_ && w.in / w.format.size <= row_groups_)) return;
-    row_width_ = std::max(row_width_, w.in);
-    row_groups_ = std::max(row_groups_, w.in / w.format.size);
-    const int64_t rows = max_tile_rows(kernels_.max_rows);
-    row_memory_.clear();
-    row_scratch_.clear();
+    if (!w.is_grouped()) return;
+    const bool rounds_rows = w.product() == Type::uint8;
+    const int64_t width = std::max(row_width_, rounds_rows ? w.in : 0);
+    const int64_t row_groups = std::max(row_groups_, rounds_rows ? w.in / w.format.size : 0);
+    const int64_t expanded = std::max(expanded_words_, rounds_rows ? 0 : kExpandedPanels * w.product_panel_words());
+    if (width == row_width_ && row_groups == row_groups_ && expanded == expanded_words_) return;
+    row_width_ = width;
+    row_groups_ = row_groups;
+    expanded_words_ = expanded;
+    const int64_t rows = max_tile_rows(kernels_.max_rows), groups = rows * row_groups_;
+    const int64_t words = expanded_words_ + 3 * groups + ceil_div(rows * row_width_, int64_t{sizeof(float)});
+    group_memory_.clear();
+    group_scratch_.clear();
     row_phases_.assign(pool_.num_threads(), -1);
     for (int thread = 0; thread < pool_.num_threads(); ++thread) {
-        const int64_t groups = rows * row_groups_;
-        row_memory_.emplace_back(static_cast<size_t>(rows * row_width_ + 3 * groups * int64_t{sizeof(float)}));
-        RowScratch scratch;
-        scratch.scales = static_cast<float*>(row_memory_.back().data());
+        group_memory_.emplace_back(static_cast<size_t>(words) * sizeof(float));
+        GroupScratch scratch;
+        scratch.panels = static_cast<uint32_t*>(group_memory_.back().data());
+        scratch.scales = reinterpret_cast<float*>(scratch.panels + expanded_words_);
         scratch.offsets = scratch.scales + groups;
         scratch.starts = reinterpret_cast<int32_t*>(scratch.offsets + groups);
         scratch.quants = reinterpret_cast<int8_t*>(scratch.starts + groups);
         scratch.forget();
-        row_scratch_.push_back(scratch);
+        group_scratch_.push_back(scratch);
     }
 }
 
-RowScratch* Tape::rows_of(int64_t phase, int thread) {
-    if (row_scratch_.empty()) return nullptr;
-    if (row_phases_[thread] != phase) row_scratch_[thread].forget();
+GroupScratch* Tape::scratch_of(int64_t phase, int thread) {
+    if (group_scratch_.empty()) return nullptr;
+    if (row_phases_[thread] != phase) group_scratch_[thread].forget();
     row_phases_[thread] = phase;
-    return &row_scratch_[thread];
+    return &group_scratch_[thread];
 }
 
 void Tape::replay(const Step& step) {
@@ -181,8 +188,8 @@ void Tape::compute(int64_t phase, int64_t tile, int thread) {
     // Choosing tokens compares every float as what it is.
     const DenormalsAreZero unless_sampling(!std::holds_alternative<SampleArgs>(ops_[phase]));
     std::visit(Overloaded{
-                   [&](const LinearArgs& args) { kernels_.linear(args, step_, cut.grid, tile, rows_of(phase, thread)); },
-                   [&](const GatedArgs& args) { kernels_.gated(args, step_, cut.grid, tile, rows_of(phase, thread)); },
+                   [&](const LinearArgs& args) { kernels_.linear(args, step_, cut.grid, tile, scratch_of(phase, thread)); },
+                   [&](const GatedArgs& args) { kernels_.gated(args, step_, cut.grid, tile, scratch_of(phase, thread)); },
                    [&](const AttentionArgs& args) { kernels_.attention(args, step_, tile, scratch_[thread]); },
                    [&](const EmbedArgs& args) { kernels_.embed(args, step_, first, last); },
                    [&](const NormArgs& args) { kernels_.norm(args, step_, first, last); },

@@ -55,7 +55,7 @@ class Tape final : public Job {
     void prepare_scratch(const AttentionArgs& args);
     void prepare_scratch(const SampleArgs& args);
     void prepare_scratch(const Matrix& w);
-    RowScratch* rows_of(int64_t phase, int thread);
+    GroupScratch* scratch_of(int64_t phase, int thread);
 
     Pool& pool_;
     const Kernels& kernels_;
@@ -68,9 +68,10 @@ class Tape final : public Job {
 
     std::vector<Buffer> scratch_memory_;  // one for each thread
     std::vector<AttentionScratch> scratch_;
-    int64_t row_width_ = 0, row_groups_ = 0;  // of the largest matrix of few bits; 0: there is none
-    std::vector<Buffer> row_memory_;          // one for each thread
-    std::vector<RowScratch> row_scratch_;
+    int64_t row_width_ = 0, row_groups_ = 0;  // of the largest matrix of few bits that rounds rows; 0: there is none
+    int64_t expanded_words_ = 0;              // of the largest one that is expanded
+    std::vector<Buffer> group_memory_;          // one for each thread
+    std::vector<GroupScratch> group_scratch_;
     std::vector<int64_t> row_phases_;  // the op whose rows are in it
     std::vector<Buffer> sample_memory_;  // one for each thread
     std::vector<SampleScratch> sample_scratch_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../args.h"
+#include "convert.h"
 #include "gemm.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
@@ -36,7 +37,7 @@ inline void round_group(const float* x, int64_t size, int32_t zero, int8_t* quan
 }
 
 // Rows first to last of x, into the scratch, unless they are there: a thread takes several tiles of the same rows.
-inline void round_rows(const Operands& x, const Matrix& w, int64_t first_row, int64_t last_row, RowScratch& scratch) {
+inline void round_rows(const Operands& x, const Matrix& w, int64_t first_row, int64_t last_row, GroupScratch& scratch) {
     if (scratch.first_row == first_row && scratch.last_row == last_row) return;
     const int64_t groups = w.in / w.format.size;
     for (int64_t row = first_row; row < last_row; ++row) {
@@ -59,7 +60,7 @@ inline Float load_scales(const uint32_t* words, int64_t lane, bool wide) {
 
 // out[r][i] = row r times column i of kColumns vectors, of which `column` is the first. Rows count from the scratch's first.
 template <int kBits, int kSize, int kRows, int kColumns>
-__attribute__((noinline)) static void multiply_groups(const Matrix& w, const RowScratch& scratch, int64_t row,
+__attribute__((noinline)) static void multiply_groups(const Matrix& w, const GroupScratch& scratch, int64_t row,
                                                       int64_t column, float* out, int64_t out_stride) {
     constexpr int kWords = kSize / (kBits == 4 ? 8 : 4);
     const int64_t groups = w.in / kSize, group_words = w.group_words(), panel_words = w.panel_words();
@@ -122,7 +123,7 @@ __attribute__((noinline)) static void multiply_groups(const Matrix& w, const Row
 
 // For up to kRows rows and `panels` panels.
 template <int kBits, int kSize, int kRows = kGroupRows>
-inline void multiply_group_rows(int64_t rows, const Matrix& w, const RowScratch& scratch, int64_t row, int64_t panel,
+inline void multiply_group_rows(int64_t rows, const Matrix& w, const GroupScratch& scratch, int64_t row, int64_t panel,
                                 int64_t panels, float* out, int64_t out_stride) {
     if (rows == kRows) {
         constexpr int kMost = group_vectors(kRows);
@@ -139,7 +140,7 @@ inline void multiply_group_rows(int64_t rows, const Matrix& w, const RowScratch&
     }
 }
 
-inline void multiply_grouped(int64_t rows, const Matrix& w, const RowScratch& scratch, int64_t row, int64_t panel,
+inline void multiply_grouped(int64_t rows, const Matrix& w, const GroupScratch& scratch, int64_t row, int64_t panel,
                              int64_t panels, float* out, int64_t out_stride) {
     if (w.type == Type::uint4) return multiply_group_rows<4, 32>(rows, w, scratch, row, panel, panels, out, out_stride);
     if (w.format.size == 32) return multiply_group_rows<8, 32>(rows, w, scratch, row, panel, panels, out, out_stride);
@@ -148,7 +149,7 @@ inline void multiply_grouped(int64_t rows, const Matrix& w, const RowScratch& sc
 
 // ---- one weight ----
 
-// The weights of one output, by input: for looking up a row of an embedding.
+// The weights of one output, by input, as products have them: for looking up a row of an embedding.
 inline void unpack_output(const Matrix& w, int64_t output, float* out) {
     const int64_t lane = output % kPanel, size = w.format.size, half = size / 2;
     const uint32_t* group = w.panels + output / kPanel * w.panel_words();
@@ -169,6 +170,8 @@ inline void unpack_output(const Matrix& w, int64_t output, float* out) {
                                     : scales[lane] * static_cast<float>(static_cast<int32_t>(quant) - w.format.zero);
         }
     }
+    if (w.product() == Type::bfloat16)
+        for (int64_t k = 0; k < w.in; ++k) out[k] = widen_bf16(round_bf16(out[k]));
 }
 
 }  // namespace headrace::HEADRACE_NAMESPACE

@@ -3,6 +3,7 @@
 
 #include "../grid.h"
 #include "convert.h"
+#include "expand.h"
 #include "groups.h"
 #include "math.h"
 #include "weights.h"
@@ -28,32 +29,56 @@ inline LinearArgs begin_at_chunk(LinearArgs args, const Step& step) {
     return args;
 }
 
+static_assert(kMaxPanels <= kExpandedPanels);
+
+// Panels of a matrix, one after another: where they lie, or expanded into the scratch.
+struct StoredPanels {
+    const Matrix& w;
+    const uint32_t* start;
+
+    PanelSource take(int64_t first, int64_t) {
+        start = w.panels + first * w.panel_words();
+        return {Layout::matrix, &start, w.in, w.in, w.panel_words()};
+    }
+};
+
+struct ExpandedPanels {
+    const Matrix& w;
+    uint32_t* out;
+    const uint32_t* start = out;
+
+    PanelSource take(int64_t first, int64_t count) {
+        for (int64_t p = 0; p < count; ++p) expand_panel(w, first + p, out + p * w.product_panel_words());
+        return {Layout::matrix, &start, w.in, w.in, w.product_panel_words()};
+    }
+};
+
 // Calls finish(first row, number of rows, first panel, number of panels, products [rows][panels * 16]) for each few rows
 // and panels of a tile. Rows pass over a panel while it is in the nearest cache. They are divided evenly: 7 are 4 and 3,
 // not 6 and 1. `together` panels are not divided.
-template <class Weights, class Finish>
-inline void multiply_tile(const Operands& x, const Matrix& w, const TileRange& range, int64_t together, Finish finish) {
+template <class Weights, class Panels, class Finish>
+inline void multiply_tile(const Operands& x, Panels source, const TileRange& range, int64_t together, Finish finish) {
     using Operand = typename Weights::Operand;
     alignas(64) float products[Weights::kRowsAtOnce * kMaxPanels * kPanel];
-    const PanelSource source{Layout::matrix, &w.panels, w.in, w.in, w.panel_words()};
     const int64_t rows = range.last_row - range.first_row, blocks = (rows + Weights::kRowsAtOnce - 1) / Weights::kRowsAtOnce;
     const int64_t panels_beside = Weights::panels_at_once((rows + blocks - 1) / blocks);
     const int64_t step = (panels_beside + together - 1) / together * together;
     for (int64_t panel = range.first_panel; panel < range.last_panel; panel += step) {
         const int64_t panels = range.last_panel - panel < step ? range.last_panel - panel : step;
+        const PanelSource w = source.take(panel, panels);
         for (int64_t block = 0; block < blocks; ++block) {
             const int64_t row = range.first_row + rows * block / blocks;
             const int64_t count = range.first_row + rows * (block + 1) / blocks - row;
             const Operand* first = static_cast<const Operand*>(x.data) + row * x.stride;
-            Weights::multiply(count, first, x.stride, source, panel, panels, products, step * kPanel);
+            Weights::multiply(count, first, x.stride, w, 0, panels, products, step * kPanel);
             finish(row, count, panel, panels, products, step * kPanel);
         }
     }
 }
 
-// The same for a matrix of few bits.
+// The same for a matrix of few bits whose rows are rounded.
 template <class Finish>
-inline void multiply_grouped_tile(const Operands& x, const Matrix& w, const TileRange& range, RowScratch& scratch,
+inline void multiply_grouped_tile(const Operands& x, const Matrix& w, const TileRange& range, GroupScratch& scratch,
                                   Finish finish) {
     alignas(64) float products[kGroupRows * kMaxPanels * kPanel];
     round_rows(x, w, range.first_row, range.last_row, scratch);
@@ -68,17 +93,24 @@ inline void multiply_grouped_tile(const Operands& x, const Matrix& w, const Tile
     }
 }
 
+template <class Weights, class Finish>
+inline void multiply_plain_tile(const Operands& x, const Matrix& w, const TileRange& range, int64_t together,
+                                const GroupScratch* scratch, Finish finish) {
+    if (w.is_grouped()) return multiply_tile<Weights>(x, ExpandedPanels{w, scratch->panels}, range, together, finish);
+    multiply_tile<Weights>(x, StoredPanels{w, nullptr}, range, together, finish);
+}
+
 template <class Finish>
 inline void multiply_by_type(const Operands& x, const Matrix& w, const TileRange& range, int64_t together,
-                             RowScratch* scratch, Finish finish) {
-    switch (w.type) {
-        case Type::float32: return multiply_tile<Float32Weights>(x, w, range, together, finish);
-        case Type::bfloat16: return multiply_tile<BFloat16Weights>(x, w, range, together, finish);
+                             GroupScratch* scratch, Finish finish) {
+    switch (w.product()) {
+        case Type::float32: return multiply_plain_tile<Float32Weights>(x, w, range, together, scratch, finish);
+        case Type::bfloat16: return multiply_plain_tile<BFloat16Weights>(x, w, range, together, scratch, finish);
         default: return multiply_grouped_tile(x, w, range, *scratch, finish);
     }
 }
 
-inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int64_t tile, RowScratch* scratch) {
+inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int64_t tile, GroupScratch* scratch) {
     const LinearArgs args = begin_at_chunk(op, step);
     const auto finish = [&](int64_t row, int64_t rows, int64_t panel, int64_t panels, const float* products,
                             int64_t stride) {
@@ -102,7 +134,7 @@ inline Float activate(Activation activation, Float x) {
     return activation == Activation::silu ? silu(x) : gelu_tanh(x);
 }
 
-inline void gated(const GatedArgs& args, const Step& step, const Grid& grid, int64_t tile, RowScratch* scratch) {
+inline void gated(const GatedArgs& args, const Step& step, const Grid& grid, int64_t tile, GroupScratch* scratch) {
     const auto finish = [&](int64_t row, int64_t rows, int64_t first_panel, int64_t panels, const float* products,
                             int64_t stride) {
         const int64_t first = first_panel * kPanel, width = panels * kPanel;

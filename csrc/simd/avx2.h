@@ -80,6 +80,10 @@ inline Int add_dots(Int acc, Int w, int32_t x) {
     const __m256i sums = _mm256_add_epi32(_mm256_madd_epi16(even, even_factors), _mm256_madd_epi16(odd, odd_factors));
     return {_mm256_add_epi32(acc.v, sums)};
 }
+template <int kByte>
+inline Int byte_of(Int a) {  // of each lane; 0 is the lowest
+    return {_mm256_and_si256(_mm256_srli_epi32(a.v, 8 * kByte), _mm256_set1_epi32(0xff))};
+}
 inline Float load_f16(const uint16_t* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
 
 // ---- bfloat16: the upper half of a float32 ----
@@ -106,6 +110,16 @@ struct Pairs {
 };
 inline Pairs load_pairs(const uint32_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
 inline Float low(Pairs w) { return {_mm256_castsi256_ps(_mm256_slli_epi32(w.v, 16))}; }
+// low and high to the nearest, ties to even; they are no NaN.
+inline void store_pairs(uint32_t* p, Float low, Float high) {
+    const auto rounded = [](Float a) {
+        const __m256i u = _mm256_castps_si256(a.v);
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+        return _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    };
+    const __m256i words = _mm256_blend_epi16(_mm256_srli_epi32(rounded(low), 16), rounded(high), 0xaa);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), words);
+}
 alignas(32) static const uint32_t kHighHalves[8] = {0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
                                                    0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
 inline Float high(Pairs w) {

@@ -73,6 +73,10 @@ template <bool kSmall>
 inline Int add_dots(Int acc, Int w, int32_t x) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(x))};
 }
+template <int kByte>
+inline Int byte_of(Int a) {  // of each lane; 0 is the lowest
+    return {_mm512_and_si512(kByte ? _mm512_srli_epi32(a.v, 8 * kByte) : a.v, _mm512_set1_epi32(0xff))};
+}
 inline Float load_f16(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
@@ -100,9 +104,18 @@ inline Float high(Pairs w) {
     return {_mm512_castsi512_ps(_mm512_and_si512(w.v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
 }
 
+// store_pairs(p, low, high): words of both, to the nearest, ties to even; they are no NaN.
 #ifdef HEADRACE_BF16
 
 constexpr bool kHasPairProducts = true;
+
+// Words of a first and a second half in turn.
+alignas(64) static const uint16_t kAlternately[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+                                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+inline void store_pairs(uint32_t* p, Float low, Float high) {
+    const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v));
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_loadu_si512(kAlternately), halves));
+}
 
 // acc + the products of the low halves and of the high halves, where `pair` is two bfloat16, the same for all lanes.
 inline Float add_products(Float acc, Pairs w, uint32_t pair) {
@@ -113,6 +126,16 @@ inline Float add_products(Float acc, Pairs w, uint32_t pair) {
 #else
 
 constexpr bool kHasPairProducts = false;
+
+inline void store_pairs(uint32_t* p, Float low, Float high) {
+    const auto rounded = [](Float a) {
+        const __m512i u = _mm512_castps_si512(a.v);
+        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+        return _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    };
+    const __m512i upper = _mm512_and_si512(rounded(high), _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+    _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(rounded(low), 16), upper));
+}
 
 #endif
 

@@ -130,6 +130,11 @@ inline Int add_dots(Int acc, Int w, int32_t x) {
             acc.v[i] += static_cast<uint8_t>(w.v[i] >> byte) * static_cast<int8_t>(x >> byte);
     return acc;
 }
+template <int kByte>
+inline Int byte_of(Int a) {  // of each lane; 0 is the lowest
+    for (int32_t& x : a.v) x = x >> (8 * kByte) & 0xff;
+    return a;
+}
 // Without a subnormal float32 on the way: kernels take those for zero.
 inline Float load_f16(const uint16_t* p) {
     return detail::each([&](int i) {
@@ -154,6 +159,13 @@ inline void store_bf16(uint16_t* p, Float a) {
 struct Pairs {
     uint32_t v[kLanes];
 };
+// low and high to the nearest, ties to even; they are no NaN.
+inline void store_pairs(uint32_t* p, Float low, Float high) {
+    uint16_t lows[kLanes], highs[kLanes];
+    store_bf16(lows, low);
+    store_bf16(highs, high);
+    for (int i = 0; i < kLanes; ++i) p[i] = lows[i] | static_cast<uint32_t>(highs[i]) << 16;
+}
 inline Pairs load_pairs(const uint32_t* p) {
     Pairs w;
     std::memcpy(w.v, p, sizeof w.v);

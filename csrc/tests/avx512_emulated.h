@@ -236,6 +236,28 @@ inline __m512 emulated_dpbf16_ps(__m512 acc, __m512bh a, __m512bh b) {
     });
 }
 
+// Subnormal numbers become zeros.
+inline __m512bh emulated_cvtne2ps_pbh(__m512 upper, __m512 lower) {
+    uint16_t halves[32];
+    for (int i = 0; i < 32; ++i) {
+        const float x = emulated::flushed(i < 16 ? lower[i] : upper[i - 16]);
+        const uint32_t u = emulated::to_bits(x);
+        halves[i] = static_cast<uint16_t>(x != x ? u >> 16 | 0x40u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+    }
+    __m512bh v;
+    std::memcpy(&v, halves, sizeof v);
+    return v;
+}
+inline __m512i emulated_permutexvar_epi16(__m512i places, __m512i a) {
+    uint16_t from[32], at[32], to[32];
+    std::memcpy(from, &a, sizeof from);
+    std::memcpy(at, &places, sizeof at);
+    for (int i = 0; i < 32; ++i) to[i] = from[at[i] & 31];
+    __m512i v;
+    std::memcpy(&v, to, sizeof v);
+    return v;
+}
+
 // ---- AMX
 
 namespace emulated {
@@ -311,6 +333,7 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
 #define _mm512_cvtepi32_ps emulated_cvtepi32_ps
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
+#define _mm512_cvtne2ps_pbh emulated_cvtne2ps_pbh
 #define _mm512_cvtph_ps emulated_cvtph_ps
 #define _mm512_cvtps_epi32 emulated_cvtps_epi32
 #define _mm512_div_ps emulated_div_ps
@@ -326,6 +349,7 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_min_ps emulated_min_ps
 #define _mm512_mul_ps emulated_mul_ps
 #define _mm512_or_si512 emulated_or_si512
+#define _mm512_permutexvar_epi16 emulated_permutexvar_epi16
 #define _mm512_roundscale_ps emulated_roundscale_ps
 #define _mm512_set1_epi32 emulated_set1_epi32
 #define _mm512_set1_ps emulated_set1_ps

@@ -61,10 +61,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     quantization: Annotated[
         Literal["none", "stored", "int8", "int4"],
         Meta(
-            description="Matrices in few bits, multiplied by rows rounded to int8. stored: as the checkpoint has them; "
-            "int8, int4: all, quantised while they are loaded; none: expanded to --dtype."
+            description="Matrices in few bits. stored: as the checkpoint has them; int8, int4: all, quantised while "
+            "they are loaded; none: expanded to --dtype."
         ),
     ] = "none"
+    activation_quantization: Annotated[
+        Literal["auto", "none", "int8"],
+        Meta(
+            description="Rows that matrices of few bits are multiplied by. int8: rounded by groups, the quickest for "
+            "few requests; none: as they are; auto: int8 for matrices of 4 bits, none for those of 8."
+        ),
+    ] = "auto"
     num_threads: Annotated[
         Positive | None, Meta(description="Threads of the backend. Default: the cores that this process may use.")
     ] = None

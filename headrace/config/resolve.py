@@ -61,6 +61,7 @@ def resolve(config: EngineConfig, path: Path | None = None) -> HeadraceConfig:
             max_model_len=max_model_len,
             dtype=_dtype(config, facts, backend),
             quantization=_quantization(config, backend),
+            activation_quantization=config.activation_quantization,
             sampling_defaults=sampling_defaults(config, path, limits),
             chat_template=_chat_template(config),
         ),

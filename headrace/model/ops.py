@@ -333,8 +333,8 @@ class Graph(Protocol):
 
 class Backend(Protocol):
     """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and with
-    two words of `ModelConfig`: `dtype`, what matrices and KV cache are kept in, and `quantization`, which matrices are
-    kept in few bits instead."""
+    three words of `ModelConfig`: `dtype`, what matrices and KV cache are kept in, `quantization`, which matrices are
+    kept in few bits instead, and `activation_quantization`, what these are multiplied by."""
 
     @property
     def ops(self) -> Ops: ...

@@ -14,8 +14,14 @@ BACKENDS = {
 }
 
 
-def make_backend(word: str, num_threads: int, dtype: str = "float32", quantization: str = "none") -> Backend:
+def make_backend(
+    word: str,
+    num_threads: int,
+    dtype: str = "float32",
+    quantization: str = "none",
+    activation_quantization: str = "auto",
+) -> Backend:
     """Raises `ConfigError` for a word that is not in the table."""
     if word not in BACKENDS:
         raise ConfigError(f"{word!r} is not one of {', '.join(BACKENDS)}", flag="--backend")
-    return cast(Backend, load_by_name(BACKENDS[word])(num_threads, dtype, quantization))
+    return cast(Backend, load_by_name(BACKENDS[word])(num_threads, dtype, quantization, activation_quantization))

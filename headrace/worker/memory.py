@@ -56,7 +56,7 @@ class MemoryPlan:
 def plan_memory(config: HeadraceConfig) -> MemoryPlan:
     """The plan as it would come out if the model were loaded now. Raises `ConfigError` if it does not fit."""
     model = config.model
-    backend = make_backend(config.worker.backend, 1, model.dtype, model.quantization)
+    backend = make_backend(config.worker.backend, 1, model.dtype, model.quantization, model.activation_quantization)
     try:
         return make_plan(config, backend, weights_loaded=False)
     finally:

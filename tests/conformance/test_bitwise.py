@@ -83,9 +83,11 @@ def test_with_every_instruction_set_of_this_processor(tmp_path, monkeypatch, dty
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("activations", ["none", "int8"])
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
-def test_with_matrices_of_few_bits(tmp_path, monkeypatch, quantization):
-    model = model_of(tmp_path, FEW_BITS_SHAPE, "bfloat16") | {"quantization": quantization}
+def test_with_matrices_of_few_bits(tmp_path, monkeypatch, quantization, activations):
+    words = {"quantization": quantization, "activation_quantization": activations}
+    model = model_of(tmp_path, FEW_BITS_SHAPE, "bfloat16") | words
     for instruction_set in native.instruction_sets():
         monkeypatch.setenv(ISA_VARIABLE, instruction_set)
         check_combinations(model, FEW // 2, seed=5)

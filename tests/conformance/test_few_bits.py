@@ -29,8 +29,8 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv(ISA_VARIABLE, request.param)
     made: list[Backend] = []
 
-    def make(quantization: str, num_threads: int = 2) -> Backend:
-        made.append(make_backend("native", num_threads, "bfloat16", quantization))
+    def make(quantization: str, activations: str = "int8", num_threads: int = 2, dtype: str = "bfloat16") -> Backend:
+        made.append(make_backend("native", num_threads, dtype, quantization, activations))
         return made[-1]
 
     yield make
@@ -78,6 +78,32 @@ def test_a_gated_product(make: Make, dtype: str) -> None:
             assert_near(backend.ops.gated_mlp(x, weight, "silu"), gates / (1 + np.exp(-gates)) * ups)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("stored", BLOCK_FORMATS)
+def test_rows_as_they_are_give_the_bits_of_an_expanded_matrix(make: Make, stored: str, dtype: str) -> None:
+    kept, expanded = make("stored", "none", dtype=dtype), make("none", dtype=dtype)
+    tensor, others = random_tensor(stored, 200, WIDTH), [random_tensor(stored, 40, WIDTH, seed) for seed in (1, 2)]
+    ids = np.array([0, 199, 15, 16], np.int32)
+    found = []
+    for backend in (kept, expanded):
+        weight, gated = backend.memory.pack_matrix([tensor]), backend.memory.pack_gated(*others)
+        results = [backend.ops.embed(ids, weight)]
+        for count in ROWS:
+            x = rows_of(count) / np.float32(100)
+            results += [backend.ops.linear(x, weight), backend.ops.gated_mlp(x, gated, "silu")]
+        found.append([result.tobytes() for result in results])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "activations", "product"),
+    [("int8", "auto", "bfloat16"), ("int4", "auto", "uint8"), ("int8", "int8", "uint8"), ("int4", "none", "bfloat16")],
+)
+def test_what_rows_are_multiplied_by(make: Make, quantization: str, activations: str, product: str) -> None:
+    weight = make(quantization, activations).memory.pack_matrix([random_tensor("Q8_0", 16, WIDTH)])
+    assert weight.whole.product == native.Type[product]
+
+
 @pytest.mark.parametrize("dtype", BLOCK_FORMATS)
 def test_weights_are_kept_exactly(make: Make, dtype: str) -> None:
     backend = make("stored")
@@ -114,7 +140,7 @@ def test_a_row_depends_on_itself_alone(make: Make, dtype: str) -> None:
     x = rows_of(100)
     found = []
     for num_threads in (1, 2):
-        backend = make("stored", num_threads)
+        backend = make("stored", num_threads=num_threads)
         weight = backend.memory.pack_matrix([tensor])
         found.append(backend.ops.linear(x, weight))
         for part in (slice(0, 1), slice(3, 5), slice(10, 17), slice(20, 84)):

@@ -11,6 +11,8 @@ PANEL: int = 16
 
 GROUP: int = 16
 
+EXPANDED_PANELS: int = 4
+
 SPLIT: int = 256
 
 MAX_HEAD_DIM: int = 256
@@ -70,10 +72,11 @@ class Buffer:
         """Its bytes as an array, which keeps it alive."""
 
 class Matrix:
-    def __init__(self, panels: int, bias: int, out: int, in_: int, type: Type, group: int = 0, zero: int = 0, wide_scales: bool = False) -> None:
+    def __init__(self, panels: int, bias: int, out: int, in_: int, type: Type, group: int = 0, zero: int = 0, wide_scales: bool = False, product: Type = Type.uint8) -> None:
         """
-        The last three are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1
-        where groups have minimums, and whether scales are float32 and not float16.
+        The last four are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1
+        where groups have minimums, whether scales are float32 and not float16, and what products are made of:
+        uint8 for rows that are rounded to int8, else what weights are expanded to.
         """
 
     @property
@@ -84,6 +87,9 @@ class Matrix:
 
     @property
     def type(self) -> Type: ...
+
+    @property
+    def product(self) -> Type: ...
 
     @property
     def num_words(self) -> int: ...

@@ -67,7 +67,7 @@ def choose_types(entries: Sequence[Entry], *, rounds_rows: bool) -> list[Entry]:
 
 
 def _is_multiplied(entry: Entry, name: str) -> bool:
-    return entry.op in _PRODUCTS and name == "x" and bool(entry.arguments["w"].type == BFLOAT16)
+    return entry.op in _PRODUCTS and name == "x" and bool(entry.arguments["w"].product == BFLOAT16)
 
 
 class _Uses:

@@ -24,6 +24,9 @@ CACHE_LINE = 64
 LOGIT_ROWS = 64  # whose logits are computed at a time: no array of all samples by the whole vocabulary
 
 
+ROUNDED_ROWS = native.Type.uint8  # as what groups are multiplied: rows are rounded to int8
+
+
 @dataclass(frozen=True)
 class Kind:
     """How a matrix is packed. `group` 0: every weight is a number of its own."""
@@ -33,9 +36,12 @@ class Kind:
     zero: int = 0
     wide_scales: bool = False
     bits: int = 0  # that weights are quantised to while they are loaded; 0: they are packed as they are stored
+    product: native.Type = ROUNDED_ROWS  # of groups: what they are expanded to, or ROUNDED_ROWS
 
     def matrix(self, out: int, width: int, address: int = 0, bias: int = 0) -> native.Matrix:
-        return native.Matrix(address, bias, out, width, self.type, self.group, self.zero, self.wide_scales)
+        return native.Matrix(
+            address, bias, out, width, self.type, self.group, self.zero, self.wide_scales, self.product
+        )
 
 
 QUANTIZED = {
@@ -114,14 +120,18 @@ class _Arena:
 
 
 class NativeMemory:
-    def __init__(self, dtype: str, num_threads: int, quantization: str = "none") -> None:
+    def __init__(
+        self, dtype: str, num_threads: int, quantization: str = "none", activation_quantization: str = "auto"
+    ) -> None:
         """`dtype`: of the KV cache and of matrices, but for those that `quantization` keeps in few bits: those that are
-        "stored" so, or all, as "int8" or "int4"."""
+        "stored" so, or all, as "int8" or "int4". `activation_quantization`: whether rows are rounded to "int8" before
+        they are multiplied by these, or "none" are; "auto": by those of 4 bits alone."""
         self.type = native.Type.bfloat16 if dtype == "bfloat16" else native.Type.float32
         self.kv_caches: dict[int, native.KVCache] = {}  # layer -> its cache
         self._kv_buffers: list[native.Buffer] = []
         self._num_threads = num_threads
         self._quantization = quantization
+        self._activation_quantization = activation_quantization
         self._arena = _Arena()
 
     # ---- weights
@@ -159,16 +169,23 @@ class NativeMemory:
     def _kind_of(self, dtype: str, width: int) -> Kind:
         """What parts of this stored type are packed as."""
         if self._quantization in QUANTIZED and width % GROUP == 0:
-            return QUANTIZED[self._quantization]
+            return self._with_product(QUANTIZED[self._quantization])
         stored = BLOCK_FORMATS.get(dtype)
         if self._quantization != "stored" or stored is None:
             return Kind(self.type)
-        return Kind(
-            native.Type.uint4 if stored.bits == 4 else native.Type.uint8,
-            stored.group,
-            -1 if stored.zero is None else stored.zero,
-            wide_scales=stored.block > stored.group,  # scales of scales are products, which a float16 does not hold
+        return self._with_product(
+            Kind(
+                native.Type.uint4 if stored.bits == 4 else native.Type.uint8,
+                stored.group,
+                -1 if stored.zero is None else stored.zero,
+                wide_scales=stored.block > stored.group,  # scales of scales are products, which a float16 does not hold
+            )
         )
+
+    def _with_product(self, kind: Kind) -> Kind:
+        """Rounding rows costs about as much accuracy as weights of 8 bits do, and much less than weights of 4 bits."""
+        of_choice = {"int8": True, "none": False, "auto": kind.type == native.Type.uint4}
+        return replace(kind, product=ROUNDED_ROWS if of_choice[self._activation_quantization] else self.type)
 
     def _kind_of_gated(self, gate: str, up: str, width: int) -> Kind:
         """Panels of the two alternate, so if they are stored in different types they are expanded."""
@@ -241,8 +258,9 @@ class NativeMemory:
         )
         group = attention.num_heads // attention.num_kv_heads
         scratch = 2 * max(group, 48) * head_width + 4 * native.SPLIT * head_width
-        if self._quantization != "none":  # rows of a tile, in bytes, and 3 numbers for each group
-            scratch += native.max_tile_rows() * max(shape.hidden_size, shape.intermediate_size) * 7 // 16
+        if self._quantization != "none":  # rows of a tile, in bytes, and 3 numbers for each group; and expanded panels
+            width = max(shape.hidden_size, shape.intermediate_size)
+            scratch += native.max_tile_rows() * width * 7 // 16 + native.EXPANDED_PANELS * native.PANEL * width
         return 4 * (floats + shape.num_threads * scratch)
 
 

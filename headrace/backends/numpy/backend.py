@@ -17,7 +17,13 @@ from headrace.model.ops import Activation, AttentionSpec, Ops, Step, StepInputs,
 class NumpyBackend:
     instruction_set = None  # BLAS chooses for itself
 
-    def __init__(self, num_threads: int, dtype: str = "float32", quantization: str = "none") -> None:
+    def __init__(
+        self,
+        num_threads: int,
+        dtype: str = "float32",
+        quantization: str = "none",
+        activation_quantization: str = "auto",
+    ) -> None:
         """Whatever these words say, everything is float32: this backend is the truth that others are measured by."""
         self._pool = ThreadPool(num_threads)
         self._blas = Blas(num_threads)
