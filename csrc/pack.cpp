@@ -1,6 +1,7 @@
 #include "pack.h"
 
 #include <cstring>
+#include <vector>
 
 namespace headrace {
 
@@ -12,69 +13,60 @@ uint32_t bits_of(float x) {
     return u;
 }
 
-float from_bits(uint32_t u) {
-    float x;
-    std::memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-float widen_half(uint16_t half) {
-    const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16, rest = half & 0x7fffu;
-    if (rest >= 0x7c00u) return from_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);  // infinity, NaN
-    // As a float32 whose exponent is too small by 112; the product is exact, for subnormal numbers too.
-    return from_bits(sign | bits_of(from_bits(rest << 13) * from_bits(0x77800000u)));
-}
-
-template <Stored kStored>
-float read(const void* row, int64_t i) {
-    if constexpr (kStored == Stored::float32) {
-        return static_cast<const float*>(row)[i];
-    } else if constexpr (kStored == Stored::bfloat16) {
-        return from_bits(static_cast<uint32_t>(static_cast<const uint16_t*>(row)[i]) << 16);
-    } else {
-        return widen_half(static_cast<const uint16_t*>(row)[i]);
-    }
-}
-
-uint32_t round_bf16(float x) {
+uint16_t round_bf16(float x) {
     const uint32_t u = bits_of(x);
-    if (x != x) return 0x7fc0u;
-    return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return static_cast<uint16_t>(x != x ? 0x7fc0u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-// Writes one row: a word of each 64 bytes.
-template <Stored kStored>
-void pack_row(Type type, const void* row, int64_t in, uint32_t* words) {
-    if (type == Type::float32) {
-        for (int64_t k = 0; k < in; ++k) words[k * kPanel] = bits_of(read<kStored>(row, k));
-        return;
-    }
-    for (int64_t k = 0; k < in; k += 2) {
-        const uint32_t low = round_bf16(read<kStored>(row, k));
-        const uint32_t high = k + 1 < in ? round_bf16(read<kStored>(row, k + 1)) : 0;
-        words[k / 2 * kPanel] = low | high << 16;
-    }
+// The words of one row lie 64 bytes apart: the other rows of its panel are in between.
+void scatter(const float* values, int64_t in, uint32_t* words) {
+    for (int64_t k = 0; k < in; ++k) words[k * kPanel] = bits_of(values[k]);
 }
 
-template <Stored kStored>
-void pack(const Matrix& matrix, uint32_t* panels, const void* rows, int64_t num_rows, int64_t first, int64_t panel_step,
-          int64_t panel_offset) {
-    const int64_t row_bytes = matrix.in * (kStored == Stored::float32 ? 4 : 2);
-    for (int64_t i = 0; i < num_rows; ++i) {
-        const int64_t place = first + i, panel = place / kPanel * panel_step + panel_offset;
-        pack_row<kStored>(matrix.type, static_cast<const char*>(rows) + i * row_bytes, matrix.in,
-                          panels + panel * matrix.panel_words() + place % kPanel);
-    }
+void scatter(const uint16_t* values, int64_t in, uint32_t* words) {
+    for (int64_t k = 0; k + 1 < in; k += 2) words[k / 2 * kPanel] = values[k] | static_cast<uint32_t>(values[k + 1]) << 16;
+    if (in % 2) words[in / 2 * kPanel] = values[in - 1];
 }
+
+// Packs row after row, through buffers that stay in the cache.
+class RowPacker {
+public:
+    RowPacker(const Matrix& matrix, Stored stored)
+        : in_(matrix.in), type_(matrix.type), stored_(stored), wide_(static_cast<size_t>(in_)),
+          narrow_(static_cast<size_t>(in_)) {}
+
+    void pack(const void* row, uint32_t* words) {
+        if (type_ == Type::bfloat16 && stored_ == Stored::bfloat16)
+            return scatter(static_cast<const uint16_t*>(row), in_, words);
+        widen(stored_, row, in_, wide_.data());
+        if (type_ == Type::float32) return scatter(wide_.data(), in_, words);
+        for (size_t k = 0; k < wide_.size(); ++k) narrow_[k] = round_bf16(wide_[k]);
+        scatter(narrow_.data(), in_, words);
+    }
+
+private:
+    int64_t in_;
+    Type type_;
+    Stored stored_;
+    std::vector<float> wide_;
+    std::vector<uint16_t> narrow_;
+};
 
 }  // namespace
 
+int64_t stored_row_bytes(const Matrix& matrix, Stored stored) {
+    const StoredFormat format = format_of(stored);
+    return matrix.in % format.block ? -1 : matrix.in / format.block * format.block_bytes;
+}
+
 void pack_rows(const Matrix& matrix, uint32_t* panels, const void* rows, Stored stored, int64_t num_rows, int64_t first,
                int64_t panel_step, int64_t panel_offset) {
-    switch (stored) {
-        case Stored::float32: return pack<Stored::float32>(matrix, panels, rows, num_rows, first, panel_step, panel_offset);
-        case Stored::bfloat16: return pack<Stored::bfloat16>(matrix, panels, rows, num_rows, first, panel_step, panel_offset);
-        case Stored::float16: return pack<Stored::float16>(matrix, panels, rows, num_rows, first, panel_step, panel_offset);
+    const int64_t row_bytes = stored_row_bytes(matrix, stored);
+    RowPacker packer(matrix, stored);
+    for (int64_t i = 0; i < num_rows; ++i) {
+        const int64_t place = first + i, panel = place / kPanel * panel_step + panel_offset;
+        packer.pack(static_cast<const char*>(rows) + i * row_bytes,
+                    panels + panel * matrix.panel_words() + place % kPanel);
     }
 }
 
