@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import ModelFormatError
+from headrace.formats.mapped import map_file, release
 
 GGUF_MAGIC = b"GGUF"
 MAX_DIMS = 4
@@ -127,11 +128,15 @@ class GGUFFile:
         """The raw bytes of a tensor, mapped, read-only."""
         return memoryview(self.data)[tensor.offset : tensor.offset + tensor.num_bytes]
 
+    def release(self, tensor: GGUFTensor) -> None:
+        """Its bytes have been read and need not stay in this process's memory."""
+        release(self.data, tensor.offset, tensor.num_bytes)
+
 
 def read_gguf(path: str | Path) -> GGUFFile:
     """Open a GGUF file and read its header. Raises `ModelFormatError`."""
     path = Path(path)
-    header = _Header(path, _map(path))
+    header = _Header(path, map_file(path))
     version = header.read_version()
     num_tensors, num_values = header.u64(), header.u64()
     header.check_count("metadata pairs", num_values, 13)  # key length, type and at least one byte of value
@@ -143,14 +148,6 @@ def read_gguf(path: str | Path) -> GGUFFile:
         values[key] = value
     tensors = header.read_tensors(num_tensors, _alignment(header, values))
     return GGUFFile(path, version, GGUFMetadata(header, values), tensors, header.data)
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-        raise ModelFormatError(f"{path}: cannot be read: {error}") from None
 
 
 def _alignment(header: _Header, values: dict[str, object]) -> int:
