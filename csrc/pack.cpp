@@ -1,56 +1,52 @@
 #include "pack.h"
 
+#include <algorithm>
 #include <cstring>
-#include <vector>
 
 namespace headrace {
 
 namespace {
 
-uint32_t bits_of(float x) {
-    uint32_t u;
-    std::memcpy(&u, &x, sizeof u);
-    return u;
-}
+constexpr int64_t kChunk = 256;  // inputs at a time: whole blocks of every format
+
+// Words of a chunk of the rows of a panel: 16 KiB, which stay in the cache until they are turned into lines of the panel.
+using Tile = uint32_t[kPanel][kChunk];
 
 uint16_t round_bf16(float x) {
-    const uint32_t u = bits_of(x);
+    uint32_t u;
+    std::memcpy(&u, &x, sizeof u);
     return static_cast<uint16_t>(x != x ? 0x7fc0u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-// The words of one row lie 64 bytes apart: the other rows of its panel are in between.
-void scatter(const float* values, int64_t in, uint32_t* words) {
-    for (int64_t k = 0; k < in; ++k) words[k * kPanel] = bits_of(values[k]);
-}
-
-void scatter(const uint16_t* values, int64_t in, uint32_t* words) {
-    for (int64_t k = 0; k + 1 < in; k += 2) words[k / 2 * kPanel] = values[k] | static_cast<uint32_t>(values[k + 1]) << 16;
-    if (in % 2) words[in / 2 * kPanel] = values[in - 1];
-}
-
-// Packs row after row, through buffers that stay in the cache.
-class RowPacker {
-public:
-    RowPacker(const Matrix& matrix, Stored stored)
-        : in_(matrix.in), type_(matrix.type), stored_(stored), wide_(static_cast<size_t>(in_)),
-          narrow_(static_cast<size_t>(in_)) {}
-
-    void pack(const void* row, uint32_t* words) {
-        if (type_ == Type::bfloat16 && stored_ == Stored::bfloat16)
-            return scatter(static_cast<const uint16_t*>(row), in_, words);
-        widen(stored_, row, in_, wide_.data());
-        if (type_ == Type::float32) return scatter(wide_.data(), in_, words);
-        for (size_t k = 0; k < wide_.size(); ++k) narrow_[k] = round_bf16(wide_[k]);
-        scatter(narrow_.data(), in_, words);
+// A row's inputs as words of a matrix of this type, an odd last one with a zero beside it.
+void read_row(Type type, Stored stored, const void* inputs, int64_t count, uint32_t* words) {
+    if (type == Type::bfloat16 && stored == Stored::bfloat16) {
+        words[count / 2] = 0;
+        std::memcpy(words, inputs, static_cast<size_t>(count) * sizeof(uint16_t));
+        return;
     }
+    float wide[kChunk];
+    widen(stored, inputs, count, wide);
+    if (type == Type::float32) {
+        std::memcpy(words, wide, static_cast<size_t>(count) * sizeof(float));
+        return;
+    }
+    uint16_t narrow[kChunk + 1];
+    for (int64_t k = 0; k < count; ++k) narrow[k] = round_bf16(wide[k]);
+    narrow[count] = 0;
+    std::memcpy(words, narrow, static_cast<size_t>((count + 1) / 2) * sizeof(uint32_t));
+}
 
-private:
-    int64_t in_;
-    Type type_;
-    Stored stored_;
-    std::vector<float> wide_;
-    std::vector<uint16_t> narrow_;
-};
+// Words of a row lie 64 bytes apart in a panel, beside those of the other rows.
+void turn(const Tile& tile, int64_t num_rows, int64_t num_words, uint32_t* panel) {
+    if (num_rows == kPanel) {  // with a constant the compiler does it line by line
+        for (int64_t word = 0; word < num_words; ++word)
+            for (int64_t row = 0; row < kPanel; ++row) panel[word * kPanel + row] = tile[row][word];
+        return;
+    }
+    for (int64_t word = 0; word < num_words; ++word)
+        for (int64_t row = 0; row < num_rows; ++row) panel[word * kPanel + row] = tile[row][word];
+}
 
 }  // namespace
 
@@ -61,12 +57,21 @@ int64_t stored_row_bytes(const Matrix& matrix, Stored stored) {
 
 void pack_rows(const Matrix& matrix, uint32_t* panels, const void* rows, Stored stored, int64_t num_rows, int64_t first,
                int64_t panel_step, int64_t panel_offset) {
-    const int64_t row_bytes = stored_row_bytes(matrix, stored);
-    RowPacker packer(matrix, stored);
-    for (int64_t i = 0; i < num_rows; ++i) {
-        const int64_t place = first + i, panel = place / kPanel * panel_step + panel_offset;
-        packer.pack(static_cast<const char*>(rows) + i * row_bytes,
-                    panels + panel * matrix.panel_words() + place % kPanel);
+    const int64_t row_bytes = stored_row_bytes(matrix, stored), inputs_in_word = matrix.type == Type::float32 ? 1 : 2;
+    const StoredFormat format = format_of(stored);
+    Tile tile;
+    for (int64_t i = 0, count; i < num_rows; i += count) {
+        const int64_t place = first + i, lane = place % kPanel, panel = place / kPanel * panel_step + panel_offset;
+        count = std::min(kPanel - lane, num_rows - i);
+        for (int64_t k = 0; k < matrix.in; k += kChunk) {
+            const int64_t num_inputs = std::min(kChunk, matrix.in - k);
+            for (int64_t row = 0; row < count; ++row)
+                read_row(matrix.type, stored,
+                         static_cast<const char*>(rows) + (i + row) * row_bytes + k / format.block * format.block_bytes,
+                         num_inputs, tile[row]);
+            turn(tile, count, (num_inputs + inputs_in_word - 1) / inputs_in_word,
+                 panels + panel * matrix.panel_words() + k / inputs_in_word * kPanel + lane);
+        }
     }
 }
 

@@ -19,12 +19,12 @@ uint32_t bits_of(float x) {
     return u;
 }
 
+// Without arithmetic on subnormal numbers, which takes processors a hundred cycles.
 float widen_half(uint16_t half) {
     const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16, rest = half & 0x7fffu;
-    // As a float32 whose exponent is too small by 112; the product is exact, for subnormal numbers too.
-    const uint32_t finite = bits_of(from_bits(rest << 13) * from_bits(0x77800000u));
-    const uint32_t other = 0x7f800000u | (rest & 0x3ffu) << 13;  // infinity, NaN
-    return from_bits(sign | (rest >= 0x7c00u ? other : finite));
+    const uint32_t subnormal = bits_of(static_cast<float>(static_cast<int32_t>(rest)) * 0x1p-24f);
+    const uint32_t normal = (rest << 13) + (rest < 0x7c00u ? 0x38000000u : 0x70000000u);  // the latter: infinity, NaN
+    return from_bits(sign | (rest < 0x400u ? subnormal : normal));
 }
 
 float half_at(const uint8_t* bytes) {

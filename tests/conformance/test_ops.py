@@ -195,6 +195,21 @@ def test_packed_blocks_are_what_they_are_stored_as(implementation: Implementatio
     np.testing.assert_array_equal(np.asarray(x), implementation.as_stored(expected))
 
 
+@pytest.mark.parametrize("width", [1, 255, 256, 257, 515])
+def test_packed_parts_of_any_width(implementation: Implementation, backend: Backend, width: int) -> None:
+    parts = [normal(seed, rows, width) for seed, rows in enumerate((3, 40, 16))]
+    expected = implementation.as_stored(np.concatenate(parts))
+    ids = np.arange(len(expected), dtype=np.int32)
+    x = backend.ops.embed(ids, backend.memory.pack_matrix([stored(part) for part in parts]))
+    assert np.asarray(x).tobytes() == expected.tobytes()
+    words = [torch.from_numpy(part).bfloat16() for part in parts]
+    expected = torch.cat(words).float().numpy()
+    data = [part.view(torch.uint8).numpy().reshape(-1).data for part in words]
+    tensors = [StoredTensor("t", "BF16", part.shape, bits) for part, bits in zip(parts, data, strict=True)]
+    x = backend.ops.embed(ids, backend.memory.pack_matrix(tensors))
+    assert np.asarray(x).tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("dim", [2, 16, 80])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("factor", [1.0, 1.4])
