@@ -13,8 +13,9 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from headrace.errors import ModelFormatError
 from headrace.formats.mapped import map_file, release
@@ -31,8 +32,7 @@ _SCALARS = {  # value type in the file -> struct code
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GGMLType:
+class GGMLType(msgspec.Struct, frozen=True):
     """A tensor type: `block_size` elements are stored together in `block_bytes` bytes."""
 
     name: str
@@ -55,8 +55,7 @@ GGML_TYPES: dict[int, GGMLType] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GGUFTensor:
+class GGUFTensor(msgspec.Struct, frozen=True):
     """Where a tensor lies. `shape` is row-major, outermost first: the reverse of the order in the file."""
 
     name: str
@@ -66,8 +65,7 @@ class GGUFTensor:
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class _LazyArray:
+class _LazyArray(msgspec.Struct, frozen=True):
     """An array that has been stepped over: `count` values of `value_type`, from `position` on."""
 
     value_type: int
@@ -114,8 +112,7 @@ class GGUFMetadata(Mapping[str, object]):
         return self._header.decode_entry(key, value, index)
 
 
-@dataclass(frozen=True)
-class GGUFFile:
+class GGUFFile(msgspec.Struct, frozen=True):
     """An open file. The map lives as long as this object or any view into it."""
 
     path: Path
