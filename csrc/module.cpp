@@ -98,7 +98,15 @@ NB_MODULE(_native, m) {
     nb::enum_<Stored>(m, "Stored")
         .value("float32", Stored::float32)
         .value("bfloat16", Stored::bfloat16)
-        .value("float16", Stored::float16);
+        .value("float16", Stored::float16)
+        .value("q4_0", Stored::q4_0)
+        .value("q4_1", Stored::q4_1)
+        .value("q5_0", Stored::q5_0)
+        .value("q5_1", Stored::q5_1)
+        .value("q8_0", Stored::q8_0)
+        .value("q4_k", Stored::q4_k)
+        .value("q5_k", Stored::q5_k)
+        .value("q6_k", Stored::q6_k);
     nb::enum_<Rows>(m, "Rows").value("tokens", Rows::tokens).value("samples", Rows::samples).value("chunk", Rows::chunk);
     nb::enum_<Activation>(m, "Activation")
         .value("silu", Activation::silu)
@@ -134,9 +142,10 @@ NB_MODULE(_native, m) {
         .def_prop_ro("num_words", [](const Matrix& self) { return self.num_panels() * self.panel_words(); })
         .def("pack", [](const Matrix& self, Bytes rows, Stored stored,
                         int64_t num_rows, int64_t first, int64_t panel_step, int64_t panel_offset) {
-            const int64_t row_bytes = self.in * (stored == Stored::float32 ? 4 : 2);
+            if (self.is_grouped()) throw std::invalid_argument("the matrix has groups");
+            const int64_t row_bytes = stored_row_bytes(self, stored);
             const int64_t last_panel = (first + num_rows - 1) / kPanel * panel_step + panel_offset;
-            if (static_cast<int64_t>(rows.size()) != num_rows * row_bytes || last_panel >= self.num_panels())
+            if (row_bytes < 0 || static_cast<int64_t>(rows.size()) != num_rows * row_bytes || last_panel >= self.num_panels())
                 throw std::invalid_argument("rows do not fit the matrix");
             nb::gil_scoped_release release;
             pack_rows(self, const_cast<uint32_t*>(self.panels), rows.data(), stored, num_rows, first, panel_step,

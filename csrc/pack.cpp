@@ -1,80 +1,77 @@
 #include "pack.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace headrace {
 
 namespace {
 
-uint32_t bits_of(float x) {
+constexpr int64_t kChunk = 256;  // inputs at a time: whole blocks of every format
+
+// Words of a chunk of the rows of a panel: 16 KiB, which stay in the cache until they are turned into lines of the panel.
+using Tile = uint32_t[kPanel][kChunk];
+
+uint16_t round_bf16(float x) {
     uint32_t u;
     std::memcpy(&u, &x, sizeof u);
-    return u;
+    return static_cast<uint16_t>(x != x ? 0x7fc0u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-float from_bits(uint32_t u) {
-    float x;
-    std::memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-float widen_half(uint16_t half) {
-    const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16, rest = half & 0x7fffu;
-    if (rest >= 0x7c00u) return from_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);  // infinity, NaN
-    // As a float32 whose exponent is too small by 112; the product is exact, for subnormal numbers too.
-    return from_bits(sign | bits_of(from_bits(rest << 13) * from_bits(0x77800000u)));
-}
-
-template <Stored kStored>
-float read(const void* row, int64_t i) {
-    if constexpr (kStored == Stored::float32) {
-        return static_cast<const float*>(row)[i];
-    } else if constexpr (kStored == Stored::bfloat16) {
-        return from_bits(static_cast<uint32_t>(static_cast<const uint16_t*>(row)[i]) << 16);
-    } else {
-        return widen_half(static_cast<const uint16_t*>(row)[i]);
-    }
-}
-
-uint32_t round_bf16(float x) {
-    const uint32_t u = bits_of(x);
-    if (x != x) return 0x7fc0u;
-    return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-}
-
-// Writes one row: a word of each 64 bytes.
-template <Stored kStored>
-void pack_row(Type type, const void* row, int64_t in, uint32_t* words) {
-    if (type == Type::float32) {
-        for (int64_t k = 0; k < in; ++k) words[k * kPanel] = bits_of(read<kStored>(row, k));
+// A row's inputs as words of a matrix of this type, an odd last one with a zero beside it.
+void read_row(Type type, Stored stored, const void* inputs, int64_t count, uint32_t* words) {
+    if (type == Type::bfloat16 && stored == Stored::bfloat16) {
+        words[count / 2] = 0;
+        std::memcpy(words, inputs, static_cast<size_t>(count) * sizeof(uint16_t));
         return;
     }
-    for (int64_t k = 0; k < in; k += 2) {
-        const uint32_t low = round_bf16(read<kStored>(row, k));
-        const uint32_t high = k + 1 < in ? round_bf16(read<kStored>(row, k + 1)) : 0;
-        words[k / 2 * kPanel] = low | high << 16;
+    float wide[kChunk];
+    widen(stored, inputs, count, wide);
+    if (type == Type::float32) {
+        std::memcpy(words, wide, static_cast<size_t>(count) * sizeof(float));
+        return;
     }
+    uint16_t narrow[kChunk + 1];
+    for (int64_t k = 0; k < count; ++k) narrow[k] = round_bf16(wide[k]);
+    narrow[count] = 0;
+    std::memcpy(words, narrow, static_cast<size_t>((count + 1) / 2) * sizeof(uint32_t));
 }
 
-template <Stored kStored>
-void pack(const Matrix& matrix, uint32_t* panels, const void* rows, int64_t num_rows, int64_t first, int64_t panel_step,
-          int64_t panel_offset) {
-    const int64_t row_bytes = matrix.in * (kStored == Stored::float32 ? 4 : 2);
-    for (int64_t i = 0; i < num_rows; ++i) {
-        const int64_t place = first + i, panel = place / kPanel * panel_step + panel_offset;
-        pack_row<kStored>(matrix.type, static_cast<const char*>(rows) + i * row_bytes, matrix.in,
-                          panels + panel * matrix.panel_words() + place % kPanel);
+// Words of a row lie 64 bytes apart in a panel, beside those of the other rows.
+void turn(const Tile& tile, int64_t num_rows, int64_t num_words, uint32_t* panel) {
+    if (num_rows == kPanel) {  // with a constant the compiler does it line by line
+        for (int64_t word = 0; word < num_words; ++word)
+            for (int64_t row = 0; row < kPanel; ++row) panel[word * kPanel + row] = tile[row][word];
+        return;
     }
+    for (int64_t word = 0; word < num_words; ++word)
+        for (int64_t row = 0; row < num_rows; ++row) panel[word * kPanel + row] = tile[row][word];
 }
 
 }  // namespace
 
+int64_t stored_row_bytes(const Matrix& matrix, Stored stored) {
+    const StoredFormat format = format_of(stored);
+    return matrix.in % format.block ? -1 : matrix.in / format.block * format.block_bytes;
+}
+
 void pack_rows(const Matrix& matrix, uint32_t* panels, const void* rows, Stored stored, int64_t num_rows, int64_t first,
                int64_t panel_step, int64_t panel_offset) {
-    switch (stored) {
-        case Stored::float32: return pack<Stored::float32>(matrix, panels, rows, num_rows, first, panel_step, panel_offset);
-        case Stored::bfloat16: return pack<Stored::bfloat16>(matrix, panels, rows, num_rows, first, panel_step, panel_offset);
-        case Stored::float16: return pack<Stored::float16>(matrix, panels, rows, num_rows, first, panel_step, panel_offset);
+    const int64_t row_bytes = stored_row_bytes(matrix, stored), inputs_in_word = matrix.type == Type::float32 ? 1 : 2;
+    const StoredFormat format = format_of(stored);
+    Tile tile;
+    for (int64_t i = 0, count; i < num_rows; i += count) {
+        const int64_t place = first + i, lane = place % kPanel, panel = place / kPanel * panel_step + panel_offset;
+        count = std::min(kPanel - lane, num_rows - i);
+        for (int64_t k = 0; k < matrix.in; k += kChunk) {
+            const int64_t num_inputs = std::min(kChunk, matrix.in - k);
+            for (int64_t row = 0; row < count; ++row)
+                read_row(matrix.type, stored,
+                         static_cast<const char*>(rows) + (i + row) * row_bytes + k / format.block * format.block_bytes,
+                         num_inputs, tile[row]);
+            turn(tile, count, (num_inputs + inputs_in_word - 1) / inputs_in_word,
+                 panels + panel * matrix.panel_words() + k / inputs_in_word * kPanel + lane);
+        }
     }
 }
 

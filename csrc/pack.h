@@ -2,10 +2,12 @@
 #pragma once
 
 #include "args.h"
+#include "stored.h"
 
 namespace headrace {
 
-enum class Stored : int32_t { float32, bfloat16, float16 };
+// Bytes of a row of `matrix` as it is stored; -1 where rows are no whole blocks.
+int64_t stored_row_bytes(const Matrix& matrix, Stored stored);
 
 // Rows [rows, matrix.in], one after another, become outputs of `matrix`: row i goes to panel
 // (first + i) / 16 * panel_step + panel_offset, lane (first + i) % 16. The panels were zero before.

@@ -27,9 +27,8 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.config.address import check_address
 from headrace.config.engine_config import EngineConfig
-from headrace.config.model_files import find_model
-from headrace.config.resolve import check_address, resolve
 from headrace.config.resolved import HeadraceConfig, ProcessConfig
 from headrace.contracts.codec import child_message_codec
 from headrace.contracts.lifecycle import (
@@ -100,6 +99,8 @@ class Launcher:
 
     def _find_model(self) -> Path | int:
         """Where the model lies, once it is downloaded; or the exit status, if a signal came before."""
+        from headrace.config.model_files import find_model  # here, as the children are started by now
+
         began = time.monotonic()
         found = find_model(self._settings.model, self._settings.revision)
         if isinstance(found, Path):
@@ -114,6 +115,8 @@ class Launcher:
                     return path
 
     def _resolve(self, path: Path) -> HeadraceConfig:
+        from headrace.config.resolve import resolve
+
         began = time.monotonic()
         config = resolve(self._settings, path)
         self._phases.append(Phase("launcher", "read model header, resolve settings", began, time.monotonic()))

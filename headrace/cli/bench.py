@@ -25,7 +25,7 @@ from headrace.cli.bench_flags import (
     zero_or_more,
 )
 from headrace.cli.flags import SERVER_FIELDS, config_parser, parse_config
-from headrace.config.resolve import API_KEY_VARIABLE
+from headrace.config.address import API_KEY_VARIABLE
 from headrace.errors import ConfigError, HeadraceError
 
 if TYPE_CHECKING:  # loaded when the flags are known to be right

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from headrace import __version__
+from headrace.config.address import API_KEY_VARIABLE
 from headrace.config.cpu import available_memory, cpu_flags, cpu_model, usable_cores
 from headrace.config.model_files import locate_model, read_model_facts
-from headrace.config.resolve import API_KEY_VARIABLE, NATIVE_KERNELS
+from headrace.config.resolve import NATIVE_KERNELS
 from headrace.errors import StartupError
 from headrace.ipc.run_dir import socket_folder
 

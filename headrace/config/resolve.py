@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import ipaddress
-import os
 from pathlib import Path
 
+from headrace.config.address import api_keys, check_address
 from headrace.config.cpu import usable_cores
 from headrace.config.engine_config import EngineConfig
 from headrace.config.limits import Limits
@@ -27,7 +26,6 @@ from headrace.config.resolved import (
 from headrace.config.sampling_defaults import sampling_defaults
 from headrace.errors import ConfigError
 
-API_KEY_VARIABLE = "HEADRACE_API_KEY"
 SCHEDULER = "headrace.core.sched.scheduler:Scheduler"
 NATIVE_KERNELS = "headrace.backends.native._native"  # built where there is a C++ compiler
 UNIPROC_EXECUTOR = "headrace.core.executor.uniproc:UniProcExecutor"
@@ -147,25 +145,6 @@ def _max_num_batched_tokens(config: EngineConfig, backend: str) -> int:
     return config.max_num_batched_tokens
 
 
-def check_address(config: EngineConfig) -> None:
-    """Raises `ConfigError` for an address that must not be opened. The launcher asks before it opens any."""
-    if not config.allow_unauthenticated and not _is_loopback(config.host) and not _api_keys(config):
-        raise ConfigError(
-            f"other machines can reach {config.host!r}, and nothing would ask them for a key; set {API_KEY_VARIABLE}, "
-            "or add --allow-unauthenticated if that is meant",
-            flag="--host",
-        )
-
-
-def _api_keys(config: EngineConfig) -> tuple[str, ...]:
-    """Those of the flag and those of the environment, which are separated by spaces. Raises `ConfigError`."""
-    keys = (*config.api_key, *os.environ.get(API_KEY_VARIABLE, "").split())
-    for key in keys:
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ConfigError("a key must consist of printable ASCII characters without spaces", flag="--api-key")
-    return keys
-
-
 def _server(config: EngineConfig) -> ServerConfig:
     check_address(config)
     return ServerConfig(
@@ -179,15 +158,8 @@ def _server(config: EngineConfig) -> ServerConfig:
         log_level=config.log_level,
         log_format=config.log_format,
         log_requests=config.enable_log_requests,
-        api_key_digests=tuple(hashlib.sha256(key.encode()).digest() for key in _api_keys(config)),
+        api_key_digests=tuple(hashlib.sha256(key.encode()).digest() for key in api_keys(config)),
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _model_name(name: str, path: Path) -> str:

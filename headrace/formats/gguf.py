@@ -13,10 +13,12 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from headrace.errors import ModelFormatError
+from headrace.formats.mapped import map_file, release
 
 GGUF_MAGIC = b"GGUF"
 MAX_DIMS = 4
@@ -30,8 +32,7 @@ _SCALARS = {  # value type in the file -> struct code
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GGMLType:
+class GGMLType(msgspec.Struct, frozen=True):
     """A tensor type: `block_size` elements are stored together in `block_bytes` bytes."""
 
     name: str
@@ -54,8 +55,7 @@ GGML_TYPES: dict[int, GGMLType] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GGUFTensor:
+class GGUFTensor(msgspec.Struct, frozen=True):
     """Where a tensor lies. `shape` is row-major, outermost first: the reverse of the order in the file."""
 
     name: str
@@ -65,8 +65,7 @@ class GGUFTensor:
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class _LazyArray:
+class _LazyArray(msgspec.Struct, frozen=True):
     """An array that has been stepped over: `count` values of `value_type`, from `position` on."""
 
     value_type: int
@@ -113,8 +112,7 @@ class GGUFMetadata(Mapping[str, object]):
         return self._header.decode_entry(key, value, index)
 
 
-@dataclass(frozen=True)
-class GGUFFile:
+class GGUFFile(msgspec.Struct, frozen=True):
     """An open file. The map lives as long as this object or any view into it."""
 
     path: Path
@@ -127,11 +125,15 @@ class GGUFFile:
         """The raw bytes of a tensor, mapped, read-only."""
         return memoryview(self.data)[tensor.offset : tensor.offset + tensor.num_bytes]
 
+    def release(self, tensor: GGUFTensor) -> None:
+        """Its bytes have been read and need not stay in this process's memory."""
+        release(self.data, tensor.offset, tensor.num_bytes)
+
 
 def read_gguf(path: str | Path) -> GGUFFile:
     """Open a GGUF file and read its header. Raises `ModelFormatError`."""
     path = Path(path)
-    header = _Header(path, _map(path))
+    header = _Header(path, map_file(path))
     version = header.read_version()
     num_tensors, num_values = header.u64(), header.u64()
     header.check_count("metadata pairs", num_values, 13)  # key length, type and at least one byte of value
@@ -143,14 +145,6 @@ def read_gguf(path: str | Path) -> GGUFFile:
         values[key] = value
     tensors = header.read_tensors(num_tensors, _alignment(header, values))
     return GGUFFile(path, version, GGUFMetadata(header, values), tensors, header.data)
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-        raise ModelFormatError(f"{path}: cannot be read: {error}") from None
 
 
 def _alignment(header: _Header, values: dict[str, object]) -> int:

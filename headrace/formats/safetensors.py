@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.errors import ModelFormatError
 from headrace.formats.json_file import read_json_object, refuse_duplicate_keys
+from headrace.formats.mapped import map_file, release
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -48,6 +49,10 @@ class SafetensorsCheckpoint:
     def tensor_data(self, tensor: SafetensorsTensor) -> memoryview:
         """The raw bytes of a tensor, mapped, read-only."""
         return memoryview(self.shards[tensor.shard])[tensor.offset : tensor.offset + tensor.num_bytes]
+
+    def release(self, tensor: SafetensorsTensor) -> None:
+        """Its bytes have been read and need not stay in this process's memory."""
+        release(self.shards[tensor.shard], tensor.offset, tensor.num_bytes)
 
 
 def has_safetensors(folder: Path) -> bool:
@@ -84,11 +89,7 @@ def _read_sharded(folder: Path) -> SafetensorsCheckpoint:
 
 
 def _read_file(path: Path) -> tuple[dict[str, SafetensorsTensor], mmap.mmap]:
-    try:
-        with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-        raise ModelFormatError(f"{path}: cannot be read: {error}") from None
+    data = map_file(path)
     if len(data) < 8:
         raise _malformed(path, "it is shorter than its header length")
     header_bytes = struct.unpack_from("<Q", data)[0]

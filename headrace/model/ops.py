@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import msgspec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,8 +36,7 @@ ActivationName = Literal["silu", "gelu_tanh"]
 # ---- what a model is made of -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(msgspec.Struct, frozen=True):
     """A tensor as a checkpoint holds it. Rows (the last dimension) of block formats are whole numbers of blocks."""
 
     name: str  # in the file, for messages
@@ -45,8 +45,7 @@ class StoredTensor:
     data: memoryview  # its bytes, row-major; usually mapped
 
 
-@dataclass(frozen=True)
-class AttentionSpec:
+class AttentionSpec(msgspec.Struct, frozen=True):
     """One attention layer: how its queries see its keys, and what its cache holds for each token."""
 
     layer: int
@@ -62,8 +61,7 @@ class AttentionSpec:
 # ---- what a step is made of ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class StepInputs:
+class StepInputs(msgspec.Struct, frozen=True):
     """One step's batch, as the worker builds it. Requests lie one after another; prefill and decode mix freely.
 
     The KV of position p of request r is in slot `block_tables[r, p // block_size] * block_size + p % block_size`.
@@ -173,8 +171,7 @@ class Ops(Protocol):
 # ---- the other faces of a backend ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TokenLists:
+class TokenLists(msgspec.Struct, frozen=True):
     """A list of token ids for each row of logits, which names an id once: `ids[starts[row] : starts[row + 1]]`."""
 
     starts: Int32Array  # [num_samples + 1]
@@ -184,14 +181,12 @@ class TokenLists:
         return self.ids[self.starts[row] : self.starts[row + 1]]
 
 
-@dataclass(frozen=True)
-class LogitBias:
+class LogitBias(msgspec.Struct, frozen=True):
     tokens: TokenLists
     values: Float32Array  # beside tokens.ids: what is added to the logit
 
 
-@dataclass(frozen=True)
-class Penalties:
+class Penalties(msgspec.Struct, frozen=True):
     """Factors and terms of each row `[num_samples]`, and the tokens that they are about."""
 
     repetition: Float32Array  # 1: off
@@ -201,14 +196,12 @@ class Penalties:
     output_counts: Int32Array  # beside seen.ids: how often in the output
 
 
-@dataclass(frozen=True)
-class LogprobsWanted:
+class LogprobsWanted(msgspec.Struct, frozen=True):
     rows: Int32Array  # [num_wanted], ascending: those that want logprobs
     num_top: Int32Array  # [num_wanted], how many of the most probable tokens
 
 
-@dataclass(frozen=True)
-class SamplingInputs:
+class SamplingInputs(msgspec.Struct, frozen=True):
     """How each row of logits wants its token chosen; see `model/sampling/`. Columns are `[num_samples]`, and what no
     row wants is None: a step of plain requests has nothing to look at. All arrays are contiguous, for kernels."""
 
@@ -224,8 +217,7 @@ class SamplingInputs:
     logprobs: LogprobsWanted | None = None
 
 
-@dataclass(frozen=True)
-class Logprobs:
+class Logprobs(msgspec.Struct, frozen=True):
     """Of the rows that want them, in their order: the log-softmax of the raw logits, before anything changed them.
 
     The tokens of row i's list are in `top_starts[i] : top_starts[i + 1]`, the most probable first, lower ids first
@@ -239,8 +231,7 @@ class Logprobs:
     top: Float32Array  # beside top_ids
 
 
-@dataclass(frozen=True)
-class SamplerOutput:
+class SamplerOutput(msgspec.Struct, frozen=True):
     token_ids: Int32Array  # [num_samples]
     logprobs: Logprobs | None = None  # None where no row wants any
 
@@ -309,8 +300,7 @@ class Memory(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class StepShape:
+class StepShape(msgspec.Struct, frozen=True):
     """The largest step, in the widths that decide its memory."""
 
     max_num_tokens: int

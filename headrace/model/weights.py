@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from headrace.config.model_facts import ModelFacts, RopeFacts
 from headrace.model.ops import Activation, AttentionSpec, Ops, Step, Weight
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A tensor of the checkpoint, by the architecture's own name for it, and the shape that it must have."""
 
     name: str
@@ -19,8 +19,7 @@ class Part:
     num_heads: int = 1  # that the rows are divided among
 
 
-@dataclass(frozen=True)
-class MatrixSpec:
+class MatrixSpec(msgspec.Struct, frozen=True):
     """A weight matrix `[out, in]` for `linear` and `embed`: the parts' rows, one below the other."""
 
     name: str
@@ -33,16 +32,14 @@ class MatrixSpec:
         return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
 
 
-@dataclass(frozen=True)
-class VectorSpec:
+class VectorSpec(msgspec.Struct, frozen=True):
     """A weight vector, such as a norm's."""
 
     name: str
     size: int
 
 
-@dataclass(frozen=True)
-class RopeSpec:
+class RopeSpec(msgspec.Struct, frozen=True):
     """A rope table; computed, not read."""
 
     name: str
@@ -52,8 +49,7 @@ class RopeSpec:
 WeightSpec = MatrixSpec | VectorSpec | RopeSpec
 
 
-@dataclass(frozen=True)
-class CheckpointNames:
+class CheckpointNames(msgspec.Struct, frozen=True):
     """What one kind of checkpoint calls the parts: `layers.7.q` is looked up as `layers.{}.q`."""
 
     names: Mapping[str, str]

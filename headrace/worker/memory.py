@@ -58,18 +58,21 @@ def plan_memory(config: HeadraceConfig) -> MemoryPlan:
     model = config.model
     backend = make_backend(config.worker.backend, 1, model.dtype, model.quantization, model.activation_quantization)
     try:
-        return make_plan(config, backend, weights_loaded=False)
+        checkpoint = open_checkpoint(model.facts, model.load_format, model.seed)
+        return make_plan(config, backend, stored_types(model.facts, checkpoint), weights_loaded=False)
     finally:
         backend.close()
 
 
-def make_plan(config: HeadraceConfig, backend: Backend, *, weights_loaded: bool) -> MemoryPlan:
-    """With the weights loaded, what the machine has left is measured without them. Raises `ConfigError`."""
+def make_plan(
+    config: HeadraceConfig, backend: Backend, stored: Mapping[str, str], *, weights_loaded: bool
+) -> MemoryPlan:
+    """`stored`: the loader's `stored_types`. With the weights loaded, what the machine has left is measured without
+    them. Raises `ConfigError`."""
     facts = config.model.facts
     architecture = find_architecture(facts.architecture)
     layers = architecture.attention_specs(facts)
     memory = backend.memory
-    stored = stored_types(facts, open_checkpoint(facts, config.model.load_format, config.model.seed))
     weight_bytes = sum(
         _weight_bytes(memory, spec, stored, config.model.max_model_len) for spec in architecture.weight_specs(facts)
     )

@@ -8,9 +8,10 @@ are wanted. The scheduler sees to it that a step has no more such rows than `Sch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,7 +74,7 @@ def with_prompt_rows(inputs: SamplingInputs, prompt: PromptRows) -> SamplingInpu
     own_starts = allowed.starts[-1] + np.arange(1, num_rows + 1, dtype=np.int32)
     wanted = inputs.logprobs or LogprobsWanted(_EMPTY, _EMPTY)
     bias, penalties = inputs.bias, inputs.penalties
-    return replace(
+    return msgspec.structs.replace(
         inputs,
         temperature=fill(inputs.temperature, 0),
         top_k=fill(inputs.top_k, 0),

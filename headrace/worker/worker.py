@@ -7,7 +7,7 @@ from headrace.contracts.model_runner import ModelRunnerOutput
 from headrace.contracts.scheduler import SchedulerOutput
 from headrace.errors import EngineError
 from headrace.model.loader.checkpoint import open_checkpoint
-from headrace.model.loader.loader import load_program
+from headrace.model.loader.loader import load_program, stored_types
 from headrace.model.weights import Program
 from headrace.worker.backends import make_backend
 from headrace.worker.graphs import capture_forward
@@ -26,6 +26,7 @@ class Worker:
             model.quantization,
             model.activation_quantization,
         )
+        self._stored: dict[str, str] = {}  # how each part of a matrix is stored
         self._program: Program | None = None
         self._plan: MemoryPlan | None = None
         self._runner: ModelRunner | None = None
@@ -33,9 +34,11 @@ class Worker:
     def load_model(self) -> None:
         """Read and pack the weights. Raises `ModelFormatError` or `UnsupportedModelError`."""
         model = self._config.model
+        checkpoint = open_checkpoint(model.facts, model.load_format, model.seed)
+        self._stored = stored_types(model.facts, checkpoint)
         self._program = load_program(
             model.facts,
-            open_checkpoint(model.facts, model.load_format, model.seed),
+            checkpoint,
             self._backend.memory,
             num_positions=model.max_model_len,
             num_threads=self._config.worker.num_threads,
@@ -43,7 +46,9 @@ class Worker:
 
     def determine_num_kv_blocks(self) -> int:
         """How many KV blocks this machine has room for. Raises `ConfigError` if not enough for one full request."""
-        self._plan = make_plan(self._config, self._backend, weights_loaded=self._program is not None)
+        if self._program is None:
+            raise EngineError("The model has to be loaded before its memory is planned.")
+        self._plan = make_plan(self._config, self._backend, self._stored, weights_loaded=True)
         return self._plan.num_kv_blocks
 
     def memory_plan(self) -> str:

@@ -13,8 +13,8 @@ import headrace
 from headrace.config.resolve import NATIVE_KERNELS
 from tests.architecture.import_table import ANY, configured_lines, parse
 
-HEAVY = {"numpy", "torch", "transformers", "tokenizers", "fastapi", "uvicorn", "zmq", "asyncio"}
-TEXT = {"tokenizers", "jinja2", "fastapi", "uvicorn"}
+HEAVY = {"numpy", "torch", "transformers", "tokenizers", "starlette", "uvicorn", "zmq", "asyncio"}
+TEXT = {"tokenizers", "jinja2", "starlette", "uvicorn"}
 TABLE = parse(configured_lines(Path(__file__).parents[2]))
 
 IMPORT_AND_LIST = """
@@ -71,6 +71,11 @@ def test_version_is_the_project_version(repository: Path) -> None:
 
 def test_launcher_stays_small(repository: Path) -> None:
     assert loaded_by(repository, "headrace.launch") & (HEAVY - {"asyncio"}) == set()
+
+
+def test_the_api_server_loads_neither_arrays_nor_models_of_routes(repository: Path) -> None:
+    """ADR 0004: the latter took longer than everything else that it imports."""
+    assert loaded_by(repository, "headrace.frontend.api_server") & {"numpy", "fastapi", "pydantic"} == set()
 
 
 @pytest.mark.parametrize("folder", [name for name, allowed in TABLE.items() if allowed is not ANY])

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import gguf
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from headrace.model.ops import ActivationName, AttentionSpec, Backend
+from headrace.model.ops import ActivationName, AttentionSpec, Backend, StoredTensor
 from tests.conformance.batches import (
     Request,
     allocate_poisoned,
@@ -173,6 +174,40 @@ def test_embed_split_and_take_rows(implementation: Implementation, backend: Back
         assert np.asarray(piece).tolist() == columns.tolist()
     chosen = np.arange(rows, dtype=np.int32)[::-2]
     assert np.asarray(backend.ops.take_rows(x, chosen)).tolist() == expected[chosen].tolist()
+
+
+FLOAT16_BYTES = {  # the high ones, of each block
+    "F16": [1], "Q4_0": [1], "Q4_1": [1, 3], "Q5_0": [1], "Q5_1": [1, 3], "Q8_0": [1], "Q4_K": [1, 3], "Q5_K": [1, 3],
+    "Q6_K": [209],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLOAT16_BYTES)
+def test_packed_blocks_are_what_they_are_stored_as(implementation: Implementation, backend: Backend, name: str) -> None:
+    rows, width = 37, 512
+    kind = gguf.GGMLQuantizationType[name]
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = np.random.default_rng(1).integers(0, 256, (rows * width // block, block_bytes), np.uint8)
+    blocks[:, FLOAT16_BYTES[name]] &= 0xBF  # finite ones, below 2
+    expected = gguf.dequantize(blocks.reshape(rows, -1), kind).astype(np.float32)
+    tensor = StoredTensor("t", name, (rows, width), blocks.reshape(-1).data)
+    x = backend.ops.embed(np.arange(rows, dtype=np.int32), backend.memory.pack_matrix([tensor]))
+    np.testing.assert_array_equal(np.asarray(x), implementation.as_stored(expected))
+
+
+@pytest.mark.parametrize("width", [1, 255, 256, 257, 515])
+def test_packed_parts_of_any_width(implementation: Implementation, backend: Backend, width: int) -> None:
+    parts = [normal(seed, rows, width) for seed, rows in enumerate((3, 40, 16))]
+    expected = implementation.as_stored(np.concatenate(parts))
+    ids = np.arange(len(expected), dtype=np.int32)
+    x = backend.ops.embed(ids, backend.memory.pack_matrix([stored(part) for part in parts]))
+    assert np.asarray(x).tobytes() == expected.tobytes()
+    words = [torch.from_numpy(part).bfloat16() for part in parts]
+    expected = torch.cat(words).float().numpy()
+    data = [part.view(torch.uint8).numpy().reshape(-1).data for part in words]
+    tensors = [StoredTensor("t", "BF16", part.shape, bits) for part, bits in zip(parts, data, strict=True)]
+    x = backend.ops.embed(ids, backend.memory.pack_matrix(tensors))
+    assert np.asarray(x).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("dim", [2, 16, 80])

@@ -47,7 +47,7 @@ class RoundedCheckpoint:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self.names = checkpoint.names
+        self.names, self.release = checkpoint.names, checkpoint.release
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         stored = self._checkpoint.tensor(name, shape)

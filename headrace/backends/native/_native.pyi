@@ -47,6 +47,22 @@ class Stored(enum.Enum):
 
     float16 = 2
 
+    q4_0 = 3
+
+    q4_1 = 4
+
+    q5_0 = 5
+
+    q5_1 = 6
+
+    q8_0 = 7
+
+    q4_k = 8
+
+    q5_k = 9
+
+    q6_k = 10
+
 class Rows(enum.Enum):
     tokens = 0
 

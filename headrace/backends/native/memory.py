@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.backends.gguf_blocks import BLOCK_FORMATS, GROUP, Groups, quantize
 from headrace.backends.native.extension import native
-from headrace.backends.numpy.dequantize import dequantize_into
+from headrace.backends.numpy.dequantize import dequantize_into, unreadable
 from headrace.errors import UnsupportedModelError
 from headrace.model.ops import AttentionSpec, StepShape, StoredTensor
 
@@ -49,7 +49,10 @@ QUANTIZED = {
     "int4": Kind(native.Type.uint4, GROUP, zero=-1, wide_scales=True, bits=4),
 }
 
-_STORED = {"F32": native.Stored.float32, "BF16": native.Stored.bfloat16, "F16": native.Stored.float16}
+# What the extension itself reads, by the word of the checkpoint.
+_STORED = {"F32": native.Stored.float32, "BF16": native.Stored.bfloat16, "F16": native.Stored.float16} | {
+    name: native.Stored[name.lower()] for name in BLOCK_FORMATS
+}
 _ROWS_AT_A_TIME = 1024  # of a quantised tensor that are unpacked before they are packed
 
 
@@ -287,30 +290,26 @@ def _pack(
 ) -> None:
     """Put the tensor's rows into the matrix, from row `first` on."""
     num_rows, width = part.shape
-    stored = _STORED.get(part.dtype)
-    if stored is not None and not kind.group:
+    if not kind.group:
+        stored = _STORED.get(part.dtype)
+        if stored is None:
+            raise unreadable(part)
         matrix.pack(np.frombuffer(part.data, np.uint8), stored, num_rows, first, panel_step, panel_offset)
         return
     row_bytes = part.data.nbytes // max(num_rows, 1)
     for start in range(0, num_rows, _ROWS_AT_A_TIME):
         count = min(_ROWS_AT_A_TIME, num_rows - start)
         data = part.data[start * row_bytes : (start + count) * row_bytes]
-        if kind.group:
-            groups = _groups_of(kind, StoredTensor(part.name, part.dtype, (count, width), data))
-            matrix.pack_groups(
-                np.ascontiguousarray(groups.quants).reshape(-1),
-                _bytes_of(groups.scales, kind.wide_scales),
-                _bytes_of(groups.minimums, kind.wide_scales),
-                count,
-                first + start,
-                panel_step,
-                panel_offset,
-            )
-            continue
-        unpacked = np.empty((count, width), np.float32)
-        dequantize_into(unpacked, StoredTensor(part.name, part.dtype, (count, width), data))
-        floats = unpacked.view(np.uint8).reshape(-1)
-        matrix.pack(floats, native.Stored.float32, count, first + start, panel_step, panel_offset)
+        groups = _groups_of(kind, StoredTensor(part.name, part.dtype, (count, width), data))
+        matrix.pack_groups(
+            np.ascontiguousarray(groups.quants).reshape(-1),
+            _bytes_of(groups.scales, kind.wide_scales),
+            _bytes_of(groups.minimums, kind.wide_scales),
+            count,
+            first + start,
+            panel_step,
+            panel_offset,
+        )
 
 
 def _groups_of(kind: Kind, part: StoredTensor) -> Groups:

@@ -24,10 +24,7 @@ def dequantize_into(out: Float32, tensor: StoredTensor) -> None:
     """
     kind, convert = BLOCK_FORMATS.get(tensor.dtype), _PLAIN.get(tensor.dtype)
     if kind is None and convert is None:
-        raise UnsupportedModelError(
-            f"tensor {tensor.name!r} has the type {tensor.dtype}, which no backend here reads; they read "
-            f"{', '.join([*_PLAIN, *BLOCK_FORMATS])}"
-        )
+        raise unreadable(tensor)
     values = out.reshape(-1)
     stored = np.frombuffer(tensor.data, dtype=np.uint8)
     for start in range(0, values.size, CHUNK_ELEMENTS):
@@ -38,6 +35,13 @@ def dequantize_into(out: Float32, tensor: StoredTensor) -> None:
             kind.unpack(piece).dequantize_into(values[start:end], kind.zero)
         elif convert is not None:
             convert(piece, values[start:end])
+
+
+def unreadable(tensor: StoredTensor) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"tensor {tensor.name!r} has the type {tensor.dtype}, which no backend here reads; they read "
+        f"{', '.join([*_PLAIN, *BLOCK_FORMATS])}"
+    )
 
 
 def _f32(stored: Bytes, out: Float32) -> None:

@@ -1,19 +1,16 @@
-"""The FastAPI application: which path leads to which route, and nothing else."""
+"""The application: which path leads to which route, and nothing else. (Starlette: ADR 0004.)"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
-from fastapi import FastAPI
-from starlette.responses import Response
+from starlette.applications import Starlette
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from headrace import __version__
 from headrace.config.resolved import HeadraceConfig
 from headrace.frontend.async_llm import AsyncLLM
 from headrace.frontend.http.auth import RequireKey
 from headrace.frontend.http.connection import BodyReader
-from headrace.frontend.http.errors import install_error_handlers
+from headrace.frontend.http.errors import ERROR_HANDLERS
 from headrace.frontend.http.openai.chat import ChatCompletions
 from headrace.frontend.http.openai.completions import Completions
 from headrace.frontend.http.openai.models import Models
@@ -27,7 +24,7 @@ from headrace.frontend.http.openai.protocol import (
     ModelList,
 )
 from headrace.frontend.http.openai.unsupported import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
-from headrace.frontend.http.openapi import Doc, describe, install_schemas
+from headrace.frontend.http.openapi import Doc, Documentation, Endpoint, get, post
 from headrace.frontend.http.operations import Operations, Version
 from headrace.frontend.http.request_id import RequestId
 from headrace.frontend.http.tokenize import (
@@ -38,8 +35,6 @@ from headrace.frontend.http.tokenize import (
     TokenizeRequest,
 )
 
-Route = Callable[..., Awaitable[Response]]
-
 
 def build_app(llm: AsyncLLM, config: HeadraceConfig) -> ASGIApp:
     """Everything that HTTP clients of this server can reach, behind the keys, if there are any."""
@@ -49,48 +44,53 @@ def build_app(llm: AsyncLLM, config: HeadraceConfig) -> ASGIApp:
     return RequestId(app, log_requests=config.server.log_requests)
 
 
-def _build_routes(llm: AsyncLLM, config: HeadraceConfig) -> FastAPI:
+def _build_routes(llm: AsyncLLM, config: HeadraceConfig) -> Starlette:
     """Bodies are read and checked by the routes themselves."""
-    app = FastAPI(title="headrace", version=__version__, redirect_slashes=False)
-    install_error_handlers(app)
-    install_schemas(app, config)
+    endpoints = _endpoints(llm, config)
+    pages = Documentation(endpoints, config)
+    app = Starlette(
+        routes=[
+            *(endpoint.route for endpoint in endpoints),
+            Route("/openapi.json", pages.document),
+            Route("/docs", pages.swagger),
+            Route("/redoc", pages.redoc),
+        ],
+        exception_handlers=ERROR_HANDLERS,
+    )
+    app.router.redirect_slashes = False
+    return app
 
-    def get(path: str, route: Route, doc: Doc) -> None:
-        app.add_api_route(path, route, methods=["GET", "HEAD"], **describe(doc))
 
-    def post(path: str, route: Route, doc: Doc) -> None:
-        app.add_api_route(path, route, methods=["POST"], **describe(doc))
-
+def _endpoints(llm: AsyncLLM, config: HeadraceConfig) -> list[Endpoint]:
     bodies = BodyReader(config.limits)
     chat, completions = ChatCompletions(llm, config, bodies), Completions(llm, config, bodies)
-    post(
-        "/v1/chat/completions",
-        chat.post,
-        Doc("Continue a chat", ChatCompletion, ChatCompletionRequest, ChatCompletionChunk, CHAT),
-    )
-    post(
-        "/v1/completions",
-        completions.post,
-        Doc("Continue a text", Completion, CompletionRequest, Completion, COMPLETIONS),
-    )
-    models = Models(config)
-    get("/v1/models", models.list, Doc("The served model, by each of its names", ModelList))
-    get("/v1/models/{model_id:path}", models.get, Doc("One of these", ModelCard, errors=(404,)))
-    tokenization = Tokenization(llm, config, bodies)
-    post(
-        "/tokenize",
-        tokenization.tokenize,
-        Doc("Text or messages to tokens", Tokenized, TokenizeRequest, neutral=TOKENIZE),
-    )
-    post(
-        "/detokenize",
-        tokenization.detokenize,
-        Doc("Tokens to text", Detokenized, DetokenizeRequest, neutral=DETOKENIZE),
-    )
-    operations = Operations(llm)
-    get("/live", operations.live, Doc("Whether this process answers"))
-    get("/health", operations.health, Doc("Whether the engine lives, and moves if it has work", errors=(503,)))
-    get("/ready", operations.ready, Doc("Whether requests are worked on at once", errors=(503,)))
-    get("/version", operations.version, Doc("This server's version", Version))
-    get("/metrics", operations.metrics, Doc("For Prometheus", media_type="text/plain"))
-    return app
+    models, operations, tokenization = Models(config), Operations(llm), Tokenization(llm, config, bodies)
+    return [
+        post(
+            "/v1/chat/completions",
+            chat.post,
+            Doc("Continue a chat", ChatCompletion, ChatCompletionRequest, ChatCompletionChunk, CHAT),
+        ),
+        post(
+            "/v1/completions",
+            completions.post,
+            Doc("Continue a text", Completion, CompletionRequest, Completion, COMPLETIONS),
+        ),
+        get("/v1/models", models.list, Doc("The served model, by each of its names", ModelList)),
+        get("/v1/models/{model_id:path}", models.get, Doc("One of these", ModelCard, errors=(404,))),
+        post(
+            "/tokenize",
+            tokenization.tokenize,
+            Doc("Text or messages to tokens", Tokenized, TokenizeRequest, neutral=TOKENIZE),
+        ),
+        post(
+            "/detokenize",
+            tokenization.detokenize,
+            Doc("Tokens to text", Detokenized, DetokenizeRequest, neutral=DETOKENIZE),
+        ),
+        get("/live", operations.live, Doc("Whether this process answers")),
+        get("/health", operations.health, Doc("Whether the engine lives, and moves if it has work", errors=(503,))),
+        get("/ready", operations.ready, Doc("Whether requests are worked on at once", errors=(503,))),
+        get("/version", operations.version, Doc("This server's version", Version)),
+        get("/metrics", operations.metrics, Doc("For Prometheus", media_type="text/plain")),
+    ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import msgspec
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -52,26 +52,31 @@ def internal_error(error: Exception) -> EngineError:
     return EngineError("The server failed while it worked on this request.")
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Routing errors and exceptions of any route go through here."""
+async def _on_request_error(request: Request, error: RequestError) -> Response:
+    return error_response(error)
 
-    @app.exception_handler(RequestError)
-    async def on_request_error(request: Request, error: RequestError) -> Response:
-        return error_response(error)
 
-    @app.exception_handler(HTTPException)
-    async def on_http_exception(request: Request, error: HTTPException) -> Response:
-        response = error_response(_routing_error(error))
-        response.headers.update(error.headers or {})
-        return response
+async def _on_http_exception(request: Request, error: HTTPException) -> Response:
+    response = error_response(_routing_error(error))
+    response.headers.update(error.headers or {})
+    return response
 
-    @app.exception_handler(ClientDisconnect)
-    async def on_disconnect(request: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=499)  # nginx's word for it; nobody is left to read it
 
-    @app.exception_handler(Exception)
-    async def on_exception(request: Request, error: Exception) -> Response:
-        return error_response(internal_error(error))
+async def _on_disconnect(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=499)  # nginx's word for it; nobody is left to read it
+
+
+async def _on_exception(request: Request, error: Exception) -> Response:
+    return error_response(internal_error(error))
+
+
+# Routing errors and exceptions of any route go through here.
+ERROR_HANDLERS: dict[type[Exception], Any] = {
+    RequestError: _on_request_error,
+    HTTPException: _on_http_exception,
+    ClientDisconnect: _on_disconnect,
+    Exception: _on_exception,
+}
 
 
 def _routing_error(error: HTTPException) -> RequestError:

@@ -1,18 +1,20 @@
 """/openapi.json (OpenAPI 3.1): made of the routes, of the structs that they read and write, and of the server's limits.
 
-Routes read and check their bodies themselves, so FastAPI cannot know them; what it would say of its own kind of errors
-would be wrong. It is put together when somebody first asks for it.
+It is put together when somebody first asks for it. /docs and /redoc show it in a browser.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
+from headrace import __version__
 from headrace.config.resolved import HeadraceConfig
 from headrace.frontend.http.auth import OPEN_PATHS
 from headrace.frontend.http.errors import ErrorBody
@@ -41,43 +43,87 @@ class Doc(msgspec.Struct, frozen=True):
     media_type: str = JSON  # of the answer
 
 
-def describe(doc: Doc) -> dict[str, Any]:
-    """For `add_api_route`: keeps a route's description until it is asked for."""
-    return {"openapi_extra": {"doc": doc}}
+class Endpoint(NamedTuple):
+    route: Route
+    doc: Doc
 
 
-def install_schemas(app: FastAPI, config: HeadraceConfig) -> None:
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _document(app, config)
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it
+Answer = Callable[[Request], Awaitable[Response]]
 
 
-def _document(app: FastAPI, config: HeadraceConfig) -> dict[str, Any]:
-    routes = [(route, doc) for route in app.routes if isinstance(route, APIRoute) and (doc := _doc_of(route))]
+def get(path: str, answer: Answer, doc: Doc) -> Endpoint:
+    return Endpoint(Route(path, answer, methods=["GET", "HEAD"]), doc)
+
+
+def post(path: str, answer: Answer, doc: Doc) -> Endpoint:
+    return Endpoint(Route(path, answer, methods=["POST"]), doc)
+
+
+class Documentation:
+    """The document of these endpoints, and the pages that show it."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], config: HeadraceConfig) -> None:
+        self._endpoints = endpoints
+        self._config = config
+        self._document: bytes | None = None
+
+    async def document(self, request: Request) -> Response:
+        if self._document is None:
+            self._document = msgspec.json.encode(_document(self._endpoints, self._config))
+        return Response(self._document, media_type=JSON)
+
+    async def swagger(self, request: Request) -> Response:
+        return HTMLResponse(SWAGGER_PAGE)
+
+    async def redoc(self, request: Request) -> Response:
+        return HTMLResponse(REDOC_PAGE)
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>headrace</title>{}
+</body>
+</html>
+"""
+_SCRIPTS = "https://cdn.jsdelivr.net/npm"
+
+SWAGGER_PAGE = _PAGE.format(
+    f"""
+<link rel="stylesheet" href="{_SCRIPTS}/swagger-ui-dist@5/swagger-ui.css"></head>
+<body>
+<div id="swagger-ui"></div>
+<script src="{_SCRIPTS}/swagger-ui-dist@5/swagger-ui-bundle.js"></script>
+<script>SwaggerUIBundle({{url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true}})</script>"""
+)
+
+REDOC_PAGE = _PAGE.format(
+    f"""</head>
+<body style="margin: 0">
+<redoc spec-url="/openapi.json"></redoc>
+<script src="{_SCRIPTS}/redoc@2/bundles/redoc.standalone.js"></script>"""
+)
+
+
+def _document(endpoints: Sequence[Endpoint], config: HeadraceConfig) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
-    for route, doc in routes:
+    for route, doc in endpoints:
         for method in sorted(route.methods or ()):
             operation = _operation(route, doc, method, config)
             paths.setdefault(route.path_format, {})[method.lower()] = operation
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": app.title, "version": app.version},
+        "info": {"title": "headrace", "version": __version__},
         "paths": paths,
-        "components": {"schemas": _schemas([doc for _, doc in routes], config)},
+        "components": {"schemas": _schemas([endpoint.doc for endpoint in endpoints], config)},
     }
     if config.server.api_key_digests:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return document
 
 
-def _doc_of(route: APIRoute) -> Doc | None:
-    return (route.openapi_extra or {}).get("doc")
-
-
-def _operation(route: APIRoute, doc: Doc, method: str, config: HeadraceConfig) -> dict[str, Any]:
+def _operation(route: Route, doc: Doc, method: str, config: HeadraceConfig) -> dict[str, Any]:
     needs_key = bool(config.server.api_key_digests) and route.path.encode() not in OPEN_PATHS
     content = {doc.media_type: {"schema": _answer_schema(doc)}}
     if doc.event is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace import __version__
@@ -24,17 +25,17 @@ class Operations:
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
 
-    async def live(self) -> Response:
+    async def live(self, request: Request) -> Response:
         return _json(OK)
 
-    async def health(self) -> Response:
+    async def health(self, request: Request) -> Response:
         if self._llm.is_dead:
             return error_response(_UnhealthyError("The engine is gone."))
         if self._llm.is_stalled:
             return error_response(_UnhealthyError("The engine has work and makes no progress."))
         return _json(OK)
 
-    async def ready(self) -> Response:
+    async def ready(self, request: Request) -> Response:
         if self._llm.is_ready:
             return _json(OK)
         if self._llm.is_dead:
@@ -45,10 +46,10 @@ class Operations:
             reason = "The engine is still loading."
         return error_response(ServiceUnavailableError(reason))
 
-    async def version(self) -> Response:
+    async def version(self, request: Request) -> Response:
         return _json(msgspec.json.encode(Version(__version__)))
 
-    async def metrics(self) -> Response:
+    async def metrics(self, request: Request) -> Response:
         return Response(self._llm.metrics.render(), media_type=CONTENT_TYPE)
 
 

@@ -31,6 +31,10 @@ class Checkpoint(Protocol):
         """The tensor of this name, which must have this shape. Raises `ModelFormatError` naming it."""
         ...
 
+    def release(self, name: str) -> None:
+        """The tensor has been packed: what was read of the file need not stay in memory. It may be asked for again."""
+        ...
+
 
 def open_checkpoint(facts: ModelFacts, load_format: str, seed: int) -> Checkpoint:
     """`load_format` is a word of `--load-format`."""
@@ -55,6 +59,9 @@ class GGUFCheckpoint:
         _check_shape(self._path, name, tensor.shape, shape)
         return StoredTensor(name, tensor.type.name, shape, self._file.tensor_data(tensor))
 
+    def release(self, name: str) -> None:
+        self._file.release(self._find(name))
+
     def _find(self, name: str) -> GGUFTensor:
         tensor = self._file.tensors.get(name)
         if tensor is None:
@@ -77,6 +84,9 @@ class SafetensorsCheckpoint:
         tensor = self._find(name)
         _check_shape(self._path, name, tensor.shape, shape)
         return StoredTensor(name, tensor.dtype, shape, self._files.tensor_data(tensor))
+
+    def release(self, name: str) -> None:
+        self._files.release(self._find(name))
 
     def _find(self, name: str) -> SafetensorsTensor:
         tensor = self._files.tensors.get(name)
@@ -106,6 +116,9 @@ class DummyCheckpoint:
             values -= np.float32(0.5)
             values *= np.float32(2 * DUMMY_SPREAD)
         return StoredTensor(name, "F32", shape, values.data.cast("B"))
+
+    def release(self, name: str) -> None:
+        pass  # a tensor is made when it is asked for
 
 
 def _missing(path: str, name: str) -> ModelFormatError:

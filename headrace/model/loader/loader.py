@@ -30,22 +30,29 @@ def load_program(
     reader.refuse_unknown(specs)
 
     def pack(spec: WeightSpec) -> Weight:
-        match spec:
-            case MatrixSpec():
-                parts = [reader.read(part) for part in spec.parts]
-                if spec.is_gated:
-                    return memory.pack_gated(*parts)
-                return memory.pack_matrix(parts, [reader.read(bias) for bias in spec.biases])
-            case VectorSpec():
-                return memory.pack_vector(reader.read(Part(spec.name, (spec.size,))))
-            case RopeSpec():
-                return memory.rope_table(rope.frequencies(spec.facts), num_positions, rope.table_factor(spec.facts))
+        weight = _pack(spec, reader, memory, num_positions)
+        for name in _part_names(spec):
+            reader.release(name)
+        return weight
 
     # The largest first, so that no thread is left with one when the others have finished.
     specs.sort(key=_num_elements, reverse=True)
     with ThreadPoolExecutor(num_threads) as pool:
         weights = dict(zip([spec.name for spec in specs], pool.map(pack, specs), strict=True))
     return architecture(facts, weights)
+
+
+def _pack(spec: WeightSpec, reader: _Reader, memory: Memory, num_positions: int) -> Weight:
+    match spec:
+        case MatrixSpec():
+            parts = [reader.read(part) for part in spec.parts]
+            if spec.is_gated:
+                return memory.pack_gated(*parts)
+            return memory.pack_matrix(parts, [reader.read(bias) for bias in spec.biases])
+        case VectorSpec():
+            return memory.pack_vector(reader.read(Part(spec.name, (spec.size,))))
+        case RopeSpec():
+            return memory.rope_table(rope.frequencies(spec.facts), num_positions, rope.table_factor(spec.facts))
 
 
 def stored_types(facts: ModelFacts, checkpoint: Checkpoint) -> dict[str, str]:
@@ -72,6 +79,9 @@ class _Reader:
 
     def dtype(self, part: Part) -> str:
         return self._checkpoint.dtype(self._lookup(part.name)[1])
+
+    def release(self, part_name: str) -> None:
+        self._checkpoint.release(self._lookup(part_name)[1])
 
     def refuse_unknown(self, specs: list[WeightSpec]) -> None:
         """A tensor that no spec asks for would be left out of the arithmetic: an error, unless known to be right."""

@@ -8,8 +8,9 @@ import httpx
 import msgspec
 import pytest
 
+from headrace.config.address import API_KEY_VARIABLE
 from headrace.config.engine_config import EngineConfig
-from headrace.config.resolve import API_KEY_VARIABLE, resolve
+from headrace.config.resolve import resolve
 from headrace.errors import ConfigError
 from tests.unit.frontend.serving import MAX_MODEL_LEN, Server, run_scenario, script_of
 

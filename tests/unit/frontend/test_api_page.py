@@ -41,6 +41,17 @@ def test_every_error() -> None:
         assert (str(kind.status), kind.type, kind.code) in rows
 
 
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+def test_pages_show_the_document(run, says, path) -> None:
+    async def scenario(server) -> None:
+        page = await server.client.get(path)
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert '"/openapi.json"' in page.text
+        assert (await server.client.head(path)).status_code == 200
+
+    run(scenario, says("x"))
+
+
 def test_every_route(run, says) -> None:
     async def scenario(server) -> None:
         document = (await server.client.get("/openapi.json")).json()

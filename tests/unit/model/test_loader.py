@@ -114,6 +114,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.released: list[str] = []
 
     def names(self) -> Iterable[str]:
         return ()
@@ -121,6 +122,10 @@ class Recorder:
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         self.asked.append(name)
         return DummyCheckpoint(0).tensor(name, shape)
+
+    def release(self, name: str) -> None:
+        assert name in self.asked
+        self.released.append(name)
 
 
 @pytest.fixture
@@ -138,6 +143,7 @@ def test_every_part_has_a_name_in_every_checkpoint_format(facts: ModelFacts, che
     recorder = Recorder()
     load_program(changed, recorder, NumpyMemory(), num_positions=16, num_threads=1)
     assert len(set(recorder.asked)) == len(recorder.asked) == len(tensors(tied=False))
+    assert sorted(recorder.released) == sorted(recorder.asked)
 
 
 class Biased:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import numpy as np
 import pytest
 
@@ -55,8 +54,8 @@ def same(a: SamplingInputs, b: SamplingInputs) -> bool:
     def bits(value: object) -> object:
         if isinstance(value, np.ndarray):
             return value.dtype, value.tobytes()
-        if dataclasses.is_dataclass(value):
-            return [bits(getattr(value, field.name)) for field in dataclasses.fields(value)]
+        if isinstance(value, msgspec.Struct):
+            return [bits(getattr(value, name)) for name in value.__struct_fields__]
         return value
 
     return bits(a) == bits(b)
@@ -142,8 +141,8 @@ def test_arrays_are_contiguous(batch: InputBatch) -> None:
     def arrays(value: object) -> list[np.ndarray]:
         if isinstance(value, np.ndarray):
             return [value]
-        assert dataclasses.is_dataclass(value)
-        return [array for field in dataclasses.fields(value) for array in arrays(getattr(value, field.name))]
+        assert isinstance(value, msgspec.Struct)
+        return [array for name in value.__struct_fields__ for array in arrays(getattr(value, name))]
 
     wants = {"allowed_token_ids": (7,), "logit_bias": {4: 1.0}, "presence_penalty": 1.0, "logprobs": 2}
     for name in "abc":

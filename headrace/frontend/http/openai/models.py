@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.config.resolved import HeadraceConfig
@@ -22,11 +23,11 @@ class Models:
             for name in config.model.served_model_names
         }
 
-    async def list(self) -> Response:
+    async def list(self, request: Request) -> Response:
         return _json(ModelList("list", list(self._cards.values())))
 
-    async def get(self, model_id: str) -> Response:
-        card = self._cards.get(model_id)
+    async def get(self, request: Request) -> Response:
+        card = self._cards.get(request.path_params["model_id"])
         if card is None:
             raise ModelNotFoundError("There is no such model here; GET /v1/models lists what there is.", param="model")
         return _json(card)
