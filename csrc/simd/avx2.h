@@ -115,6 +115,32 @@ inline Float high(Pairs w) {
     return {_mm256_castsi256_ps(result)};
 }
 
+inline void store_pairs(uint32_t* p, Pairs w) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), w.v); }
+
+// Two numbers of 8 bits for each word, as bfloat16, which holds them exactly.
+inline Pairs load_int8_pairs(const uint8_t* p) {
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i first = _mm256_madd_epi16(wide, _mm256_set1_epi32(1)), second = _mm256_srai_epi32(wide, 16);
+    return {_mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(_mm256_cvtepi32_ps(first)), 16),
+                            _mm256_castps_si256(_mm256_cvtepi32_ps(second)))};
+}
+// The exponent moves to its place and gets another bias: 127 instead of 7. Where it is 0, the number is a multiple of 2^-9:
+// one of eight, whose lower and upper bytes are looked up.
+inline Pairs load_fp8_pairs(const uint8_t* p) {
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i moved = _mm256_and_si256(_mm256_slli_epi16(wide, 4), _mm256_set1_epi16(static_cast<short>(0x87f0)));
+    const __m256i normal = _mm256_add_epi16(moved, _mm256_set1_epi16(0x3c00));
+    const __m256i smallest = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0, 0, static_cast<char>(0x80), static_cast<char>(0xc0), 0, 0x20, 0x40, 0x60,  // lower
+        0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c));                                // upper
+    const __m256i multiple = _mm256_and_si256(wide, _mm256_set1_epi16(7));
+    const __m256i places = _mm256_or_si256(_mm256_mullo_epi16(multiple, _mm256_set1_epi16(0x0101)), _mm256_set1_epi16(0x0800));
+    const __m256i is_small =
+        _mm256_cmpeq_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x78)), _mm256_setzero_si256());
+    const __m256i magnitude = _mm256_blendv_epi8(normal, _mm256_shuffle_epi8(smallest, places), is_small);
+    return {_mm256_or_si256(magnitude, _mm256_and_si256(wide, _mm256_set1_epi16(static_cast<short>(0x8000))))};
+}
+
 // In assembly: gcc takes a function that does nothing else for one without effect, and drops the calls.
 inline void prefetch(const void* p) { __asm__ volatile("prefetcht0 %0" ::"m"(*static_cast<const char*>(p))); }
 

@@ -56,7 +56,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "bfloat16", "float32"],
-        Meta(description="What matrices and KV cache are kept in. auto: float32 if the weights are, else bfloat16."),
+        Meta(description="What matrices are kept in. auto: float32 if the weights are, else bfloat16."),
     ] = "auto"
     quantization: Annotated[
         Literal["none", "stored", "int8", "int4"],
@@ -90,6 +90,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         bool, Meta(description="Compare the tokens of every block that the prefix cache finds, not just hashes.")
     ] = False
     block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens in one KV block.")] = 16
+    kv_cache_dtype: Annotated[
+        Literal["auto", "bfloat16", "int8", "fp8", "fp8_e4m3"],
+        Meta(
+            description="What the KV cache is kept in. auto: as --dtype; int8, fp8: half of bfloat16, with a scale for "
+            "each token and head; fp8 is e4m3."
+        ),
+    ] = "auto"
     kv_cache_memory: Annotated[
         Positive | None,
         Meta(description="Size of the KV cache, as 512M or 4G. Default: the lesser of 4 GiB and half of what is left."),

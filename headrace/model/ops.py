@@ -151,6 +151,11 @@ class Ops(Protocol):
 
         q `[n, num_heads * head_dim]`, k and v `[n, num_kv_heads * head_dim]` -> like q. K and V are always read from
         the cache, those of this step too, through the block tables.
+
+        A cache of int8 or fp8 (e4m3) holds numbers and a float32 scale for each token and KV head, one of keys and one
+        of values: max|x| / 127 or / 448, written once. The product q . K is of the numbers as they are; then a score is
+        multiplied by its key's scale. The softmax' weights are summed as they are; then a weight is multiplied by its
+        value's scale, and the product with V is of the numbers.
         """
         ...
 
@@ -332,9 +337,9 @@ class Graph(Protocol):
 
 
 class Backend(Protocol):
-    """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and with
-    two words of `ModelConfig`: `dtype`, what matrices and KV cache are kept in, and `quantization`, which matrices are
-    kept in few bits instead."""
+    """A device with its faces. Made by the class that the backend's import string names, with `num_threads`, with two
+    words of `ModelConfig`: `dtype`, what matrices are kept in, and `quantization`, which matrices are kept in few bits
+    instead; and with `kv_cache_dtype` of `CacheConfig`, what the KV cache is kept in."""
 
     @property
     def ops(self) -> Ops: ...

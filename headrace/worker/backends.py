@@ -14,8 +14,14 @@ BACKENDS = {
 }
 
 
-def make_backend(word: str, num_threads: int, dtype: str = "float32", quantization: str = "none") -> Backend:
-    """Raises `ConfigError` for a word that is not in the table."""
+def make_backend(
+    word: str,
+    num_threads: int,
+    dtype: str = "float32",
+    quantization: str = "none",
+    kv_cache_dtype: str | None = None,
+) -> Backend:
+    """`kv_cache_dtype` None: the same as `dtype`. Raises `ConfigError` for a word that is not in the table."""
     if word not in BACKENDS:
         raise ConfigError(f"{word!r} is not one of {', '.join(BACKENDS)}", flag="--backend")
-    return cast(Backend, load_by_name(BACKENDS[word])(num_threads, dtype, quantization))
+    return cast(Backend, load_by_name(BACKENDS[word])(num_threads, dtype, quantization, kv_cache_dtype))

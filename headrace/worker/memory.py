@@ -56,7 +56,7 @@ class MemoryPlan:
 def plan_memory(config: HeadraceConfig) -> MemoryPlan:
     """The plan as it would come out if the model were loaded now. Raises `ConfigError` if it does not fit."""
     model = config.model
-    backend = make_backend(config.worker.backend, 1, model.dtype, model.quantization)
+    backend = make_backend(config.worker.backend, 1, model.dtype, model.quantization, config.cache.kv_cache_dtype)
     try:
         return make_plan(config, backend, weights_loaded=False)
     finally:
@@ -105,7 +105,9 @@ def _describe(config: HeadraceConfig, backend: Backend) -> str:
     instruction_set = f" ({backend.instruction_set})" if backend.instruction_set else ""
     threads = "1 thread" if config.worker.num_threads == 1 else f"{config.worker.num_threads} threads"
     few_bits = "" if config.model.quantization == "none" else f", matrices {config.model.quantization}"
-    return f"{config.worker.backend}{instruction_set}, {config.model.dtype}{few_bits}, {threads}"
+    kv_cache_dtype = config.cache.kv_cache_dtype
+    cache = "" if kv_cache_dtype == config.model.dtype else f", KV cache {kv_cache_dtype}"
+    return f"{config.worker.backend}{instruction_set}, {config.model.dtype}{few_bits}{cache}, {threads}"
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

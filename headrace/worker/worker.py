@@ -19,7 +19,13 @@ class Worker:
     def __init__(self, config: HeadraceConfig) -> None:
         self._config = config
         model = config.model
-        self._backend = make_backend(config.worker.backend, config.worker.num_threads, model.dtype, model.quantization)
+        self._backend = make_backend(
+            config.worker.backend,
+            config.worker.num_threads,
+            model.dtype,
+            model.quantization,
+            config.cache.kv_cache_dtype,
+        )
         self._program: Program | None = None
         self._plan: MemoryPlan | None = None
         self._runner: ModelRunner | None = None

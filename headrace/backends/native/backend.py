@@ -17,11 +17,17 @@ from headrace.model.ops import Activation, AttentionSpec, Ops, Step, StepInputs,
 
 
 class NativeBackend:
-    def __init__(self, num_threads: int, dtype: str = "float32", quantization: str = "none") -> None:
+    def __init__(
+        self,
+        num_threads: int,
+        dtype: str = "float32",
+        quantization: str = "none",
+        kv_cache_dtype: str | None = None,
+    ) -> None:
         self.instruction_set = choose_instruction_set()
         self._progress = Progress()
         self._pool = native.Pool(num_threads, self._progress.address)
-        self.memory = NativeMemory(dtype, num_threads, quantization)
+        self.memory = NativeMemory(dtype, num_threads, quantization, kv_cache_dtype)
         self.ops = NativeOps(self.memory, self._pool, self.instruction_set)
         self.sampler = NativeSampler(self._pool, self.instruction_set)
 

@@ -43,6 +43,13 @@ QUANTIZED = {
     "int4": Kind(native.Type.uint4, GROUP, zero=-1, wide_scales=True, bits=4),
 }
 
+KV_TYPES = {
+    "float32": native.Type.float32,
+    "bfloat16": native.Type.bfloat16,
+    "int8": native.Type.int8,
+    "fp8": native.Type.fp8,
+}
+
 _STORED = {"F32": native.Stored.float32, "BF16": native.Stored.bfloat16, "F16": native.Stored.float16}
 _ROWS_AT_A_TIME = 1024  # of a quantised tensor that are unpacked before they are packed
 
@@ -114,10 +121,13 @@ class _Arena:
 
 
 class NativeMemory:
-    def __init__(self, dtype: str, num_threads: int, quantization: str = "none") -> None:
-        """`dtype`: of the KV cache and of matrices, but for those that `quantization` keeps in few bits: those that are
-        "stored" so, or all, as "int8" or "int4"."""
+    def __init__(
+        self, dtype: str, num_threads: int, quantization: str = "none", kv_cache_dtype: str | None = None
+    ) -> None:
+        """`dtype`: of matrices, but for those that `quantization` keeps in few bits: those that are "stored" so, or
+        all, as "int8" or "int4". `kv_cache_dtype`: of the KV cache, a key of `KV_TYPES`; None: the same as `dtype`."""
         self.type = native.Type.bfloat16 if dtype == "bfloat16" else native.Type.float32
+        self._kv_type = self.type if kv_cache_dtype is None else KV_TYPES[kv_cache_dtype]
         self.kv_caches: dict[int, native.KVCache] = {}  # layer -> its cache
         self._kv_buffers: list[native.Buffer] = []
         self._num_threads = num_threads
@@ -204,12 +214,15 @@ class NativeMemory:
                 )
             buffer = native.Buffer(num_groups * self._group_bytes(layer))
             self._kv_buffers.append(buffer)
-            self.kv_caches[layer.layer] = native.KVCache(
-                buffer.address, self.type, layer.num_kv_heads, layer.head_dim, block_size
-            )
+            self.kv_caches[layer.layer] = self._kv_cache(layer, buffer.address, block_size)
+
+    def _kv_cache(self, layer: AttentionSpec, address: int, block_size: int) -> native.KVCache:
+        return native.KVCache(
+            address, self._kv_type, layer.num_kv_heads, layer.head_dim, block_size, arithmetic=self.type
+        )
 
     def _group_bytes(self, layer: AttentionSpec) -> int:
-        return int(native.KVCache(0, self.type, layer.num_kv_heads, layer.head_dim, native.GROUP).group_bytes)
+        return int(self._kv_cache(layer, 0, native.GROUP).group_bytes)
 
     # ---- sizes
 

@@ -17,11 +17,18 @@ from headrace.model.ops import Activation, AttentionSpec, Ops, Step, StepInputs,
 class NumpyBackend:
     instruction_set = None  # BLAS chooses for itself
 
-    def __init__(self, num_threads: int, dtype: str = "float32", quantization: str = "none") -> None:
-        """Whatever these words say, everything is float32: this backend is the truth that others are measured by."""
+    def __init__(
+        self,
+        num_threads: int,
+        dtype: str = "float32",
+        quantization: str = "none",
+        kv_cache_dtype: str | None = None,
+    ) -> None:
+        """Whatever these words say, everything is float32, but for a KV cache of "int8" or "fp8": this backend is the
+        truth that others are measured by."""
         self._pool = ThreadPool(num_threads)
         self._blas = Blas(num_threads)
-        self.memory = NumpyMemory()
+        self.memory = NumpyMemory(kv_cache_dtype or dtype)
         self.ops = NumpyOps(self.memory, self._pool, self._blas)
         self.sampler = NumpySampler()
 
