@@ -124,21 +124,23 @@ inline Pairs load_int8_pairs(const uint8_t* p) {
     return {_mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(_mm256_cvtepi32_ps(first)), 16),
                             _mm256_castps_si256(_mm256_cvtepi32_ps(second)))};
 }
-// The exponent moves to its place and gets another bias: 127 instead of 7. Where it is 0, the number is a multiple of 2^-9:
-// one of eight, whose lower and upper bytes are looked up.
+// Exponent and mantissa move to their places, and the exponent's bias becomes 127 instead of 7: 120 more, or 0x3c00. An
+// exponent of 0 says a multiple m of 2^-9: what is to be added then depends on m, so it is looked up, in place 8 for others.
 inline Pairs load_fp8_pairs(const uint8_t* p) {
+    const auto table = [](int a, int b, int c, int d, int e, int f, int g, int h, int i) {
+        const auto byte = [](int x) { return static_cast<char>(x); };
+        return _mm256_broadcastsi128_si256(_mm_setr_epi8(byte(a), byte(b), byte(c), byte(d), byte(e), byte(f), byte(g),
+                                                         byte(h), byte(i), 0, 0, 0, 0, 0, 0, 0));
+    };
+    const __m256i lower = table(0, 0xf0, 0x60, 0x90, 0xc0, 0xd0, 0xe0, 0xf0, 0);
+    const __m256i upper = table(0, 0x3a, 0x3b, 0x3b, 0x3b, 0x3b, 0x3b, 0x3b, 0x3c);
     const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     const __m256i moved = _mm256_and_si256(_mm256_slli_epi16(wide, 4), _mm256_set1_epi16(static_cast<short>(0x87f0)));
-    const __m256i normal = _mm256_add_epi16(moved, _mm256_set1_epi16(0x3c00));
-    const __m256i smallest = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-        0, 0, static_cast<char>(0x80), static_cast<char>(0xc0), 0, 0x20, 0x40, 0x60,  // lower
-        0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c));                                // upper
-    const __m256i multiple = _mm256_and_si256(wide, _mm256_set1_epi16(7));
-    const __m256i places = _mm256_or_si256(_mm256_mullo_epi16(multiple, _mm256_set1_epi16(0x0101)), _mm256_set1_epi16(0x0800));
-    const __m256i is_small =
-        _mm256_cmpeq_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x78)), _mm256_setzero_si256());
-    const __m256i magnitude = _mm256_blendv_epi8(normal, _mm256_shuffle_epi8(smallest, places), is_small);
-    return {_mm256_or_si256(magnitude, _mm256_and_si256(wide, _mm256_set1_epi16(static_cast<short>(0x8000))))};
+    const __m256i magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f));
+    const __m256i place = _mm256_min_epu16(magnitude, _mm256_set1_epi16(8));  // the other byte of a lane is in place 0
+    const __m256i bias = _mm256_or_si256(_mm256_shuffle_epi8(lower, place),
+                                         _mm256_shuffle_epi8(upper, _mm256_slli_epi16(place, 8)));
+    return {_mm256_add_epi16(moved, bias)};
 }
 
 // In assembly: gcc takes a function that does nothing else for one without effect, and drops the calls.

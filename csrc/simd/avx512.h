@@ -109,16 +109,15 @@ inline Pairs load_int8_pairs(const uint8_t* p) {
     return {_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(first)), 16),
                             _mm512_castps_si512(_mm512_cvtepi32_ps(second)))};
 }
-// The exponent moves to its place and gets another bias: 127 instead of 7. Where it is 0, the number is a multiple of 2^-9.
-alignas(64) static const uint16_t kSmallestFp8[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
+// Exponent and mantissa move to their places, and the exponent's bias becomes 127 instead of 7: 120 more, or 0x3c00. An
+// exponent of 0 says a multiple m of 2^-9: what is to be added then depends on m, so it is looked up, in place 8 for others.
+alignas(64) static const uint16_t kFp8Biases[32] = {0, 0x3af0, 0x3b60, 0x3b90, 0x3bc0, 0x3bd0, 0x3be0, 0x3bf0, 0x3c00};
 inline Pairs load_fp8_pairs(const uint8_t* p) {
     const __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     const __m512i moved = _mm512_and_si512(_mm512_slli_epi16(wide, 4), _mm512_set1_epi32(static_cast<int>(0x87f087f0u)));
-    const __mmask32 is_small = _mm512_testn_epi16_mask(wide, _mm512_set1_epi32(0x00780078));
-    const __m512i magnitude = _mm512_mask_permutexvar_epi16(_mm512_add_epi16(moved, _mm512_set1_epi32(0x3c003c00)), is_small,
-                                                            wide, _mm512_loadu_si512(kSmallestFp8));
-    const __m512i sign = _mm512_and_si512(wide, _mm512_set1_epi32(static_cast<int>(0x80008000u)));
-    return {_mm512_or_si512(magnitude, sign)};
+    const __m512i magnitude = _mm512_and_si512(wide, _mm512_set1_epi32(0x007f007f));
+    const __m512i place = _mm512_min_epu16(magnitude, _mm512_set1_epi32(0x00080008));
+    return {_mm512_add_epi16(moved, _mm512_permutexvar_epi16(place, _mm512_loadu_si512(kFp8Biases)))};
 }
 
 #ifdef HEADRACE_BF16

@@ -1,5 +1,5 @@
-"""All that the suite holds to the truth: each backend, in each dtype, with each instruction set of this machine; and for
-attention, with each type of KV cache."""
+"""All that the suite holds to the truth: each backend, in each dtype, with each instruction set of this machine. For
+attention also with each type of KV cache."""
 
 from __future__ import annotations
 

@@ -59,9 +59,11 @@ class RoundedCheckpoint:
         return StoredTensor(name, "BF16", shape, rounded.data.cast("B"))
 
 
-def negative_log_likelihoods(dtype: str, tokens: Sequence[int], quantization: str = "none") -> NDArray[np.float64]:
-    """Of each token but the first of its window. `dtype` is of the arithmetic and of the KV cache; weights have the
-    values of bfloat16 in any case, but for those that `quantization` keeps in few bits."""
+def negative_log_likelihoods(
+    dtype: str, tokens: Sequence[int], quantization: str = "none", kv_cache_dtype: str | None = None
+) -> NDArray[np.float64]:
+    """Of each token but the first of its window. `dtype` is of the arithmetic, and of the KV cache unless that has its
+    own; weights have the values of bfloat16 in any case, but for those that `quantization` keeps in few bits."""
     config = resolve(
         EngineConfig(
             backend="native",
@@ -75,7 +77,7 @@ def negative_log_likelihoods(dtype: str, tokens: Sequence[int], quantization: st
     )
     checkpoint = open_checkpoint(config.model.facts, "auto", 0)
     num_threads = config.worker.num_threads
-    backend = make_backend("native", num_threads, dtype, quantization)
+    backend = make_backend("native", num_threads, dtype, quantization, kv_cache_dtype)
     program = load_program(
         config.model.facts,
         RoundedCheckpoint(checkpoint) if dtype == "float32" else checkpoint,
@@ -129,6 +131,10 @@ def main() -> None:
     for quantization in ("stored", "int8", "int4"):
         few = perplexity(negative_log_likelihoods("bfloat16", tokens, quantization))
         print(f"{quantization}: perplexity {few:.4f}, to bfloat16 {few / found['bfloat16']:.5f}", flush=True)
+    for kv_cache_dtype in ("int8", "fp8"):
+        few = perplexity(negative_log_likelihoods("bfloat16", tokens, kv_cache_dtype=kv_cache_dtype))
+        ratio = few / found["bfloat16"]
+        print(f"KV cache of {kv_cache_dtype}: perplexity {few:.4f}, to bfloat16 {ratio:.5f}", flush=True)
 
 
 if __name__ == "__main__":
