@@ -56,7 +56,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "bfloat16", "float32"],
-        Meta(description="What matrices are kept in. auto: float32 if the weights are, else bfloat16."),
+        Meta(description="What matrices and KV cache are kept in. auto: float32 if the weights are, else bfloat16."),
     ] = "auto"
     quantization: Annotated[
         Literal["none", "stored", "int8", "int4"],
@@ -93,8 +93,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "int8", "fp8", "fp8_e4m3"],
         Meta(
-            description="What the KV cache is kept in. auto: as --dtype; int8, fp8: half of bfloat16, with a scale for "
-            "each token and head; fp8 is e4m3."
+            description="What the KV cache is kept in, if not in --dtype (auto). int8, fp8 (e4m3): about half of "
+            "bfloat16, with a scale for each token and head."
         ),
     ] = "auto"
     kv_cache_memory: Annotated[

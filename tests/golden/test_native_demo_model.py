@@ -107,3 +107,10 @@ def test_few_bits_cost_little_perplexity(tokens, float32_losses, quantization):
     """The text is short here; over the whole of it `make accuracy` measures."""
     losses = negative_log_likelihoods("bfloat16", tokens, quantization)
     assert abs(perplexity(losses) / perplexity(float32_losses) - 1) <= 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kv_cache_dtype", "bound"), [("int8", 0.01), ("fp8", 0.02)])
+def test_a_kv_cache_of_8_bits_costs_little_perplexity(tokens, float32_losses, kv_cache_dtype, bound):
+    losses = negative_log_likelihoods("bfloat16", tokens, kv_cache_dtype=kv_cache_dtype)
+    assert abs(perplexity(losses) / perplexity(float32_losses) - 1) <= bound
