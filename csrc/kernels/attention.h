@@ -29,7 +29,9 @@ struct Slot {
     int64_t lane;
 
     Slot(const KVCache& cache, uint32_t* group, int64_t lane)
-        : keys(reinterpret_cast<Element*>(group)), values(reinterpret_cast<Element*>(group + cache.key_words())), lane(lane) {}
+        : keys(reinterpret_cast<Element*>(group)),
+          values(reinterpret_cast<Element*>(group + cache.key_words())),
+          lane(lane) {}
 
     Element& key(int64_t i) const { return keys[(i / kPair * kGroup + lane) * kPair + i % kPair]; }
     Element& value(int64_t i) const {  // [panels of 16 elements][slots, or pairs of them][16 elements]
@@ -42,7 +44,8 @@ inline float* scales_of(const KVCache& cache, uint32_t* group) {
     return reinterpret_cast<float*>(group + cache.key_words() + cache.value_words());
 }
 
-// What a cache holds of a head, and what that is to be multiplied by. `x` is filled up with zeros to whole vectors.
+// What a cache holds of a head goes to `out`; the result is what that is to be multiplied by. `x` is filled up with zeros
+// to whole vectors.
 inline float round_head(Type, const float* x, int64_t count, uint32_t* out) {
     __builtin_memcpy(out, x, count * sizeof(float));
     return 1.0f;
@@ -53,14 +56,15 @@ inline float round_head(Type, const float* x, int64_t count, uint16_t* out) {
     return 1.0f;
 }
 
-// To the nearest, ties to even; |x| is at most a little more than 448, the largest fp8.
+// To the nearest, ties to even; |x| is at most a little more than 448, the largest fp8. Numbers below 2^-6 are multiples of
+// 2^-9: adding 2^23 to so many leaves them in the lowest bits.
 inline uint8_t round_fp8(float x) {
     uint32_t u, multiple;
     __builtin_memcpy(&u, &x, sizeof u);
     const uint32_t sign = u >> 24 & 0x80u;
     u &= 0x7fffffffu;
     const uint32_t normal = ((u + 0x7ffffu + (u >> 20 & 1u)) >> 20) - (120u << 3);
-    const float sum = __builtin_fabsf(x) * 512.0f + 0x1p23f;  // a multiple of 2^-9, in the lowest bits
+    const float sum = __builtin_fabsf(x) * 512.0f + 0x1p23f;
     __builtin_memcpy(&multiple, &sum, sizeof multiple);
     const uint32_t magnitude = u < 121u << 23 ? multiple & 15u : normal;
     return static_cast<uint8_t>(sign | (magnitude < 0x7eu ? magnitude : 0x7eu));
@@ -182,7 +186,7 @@ struct SplitScales {
     alignas(64) float values[kSplit];
 };
 
-// `num_words` words of a cache line and more each; `ahead` is what will be widened soon.
+// Bytes, a whole number of cache lines, to words of two bfloat16. What will be widened soon is fetched from `ahead`.
 template <Type kType>
 inline void widen(const uint8_t* bytes, const uint8_t* ahead, int64_t num_words, uint32_t* words) {
     for (int64_t line = 0; line < num_words; line += 2 * kPanel) {
@@ -192,8 +196,8 @@ inline void widen(const uint8_t* bytes, const uint8_t* ahead, int64_t num_words,
     }
 }
 
-// The keys and values of a split as bfloat16, which holds them exactly: keys in panels of a group each, then values in panels
-// whose inputs are all positions.
+// The keys and values of a split as bfloat16, which holds them exactly: keys in panels of a group each, then values in
+// panels whose inputs are all positions.
 template <Type kType>
 inline void widen_split(const KVCache& cache, const SplitGroups& groups, int64_t count, uint32_t* widened,
                         SplitScales& scales) {

@@ -125,7 +125,7 @@ inline Pairs load_int8_pairs(const uint8_t* p) {
                             _mm256_castps_si256(_mm256_cvtepi32_ps(second)))};
 }
 // Exponent and mantissa move to their places, and the exponent's bias becomes 127 instead of 7: 120 more, or 0x3c00. An
-// exponent of 0 says a multiple m of 2^-9: what is to be added then depends on m, so it is looked up, in place 8 for others.
+// exponent of 0 says a multiple m of 2^-9, and what is to be added depends on m: it is looked up, in place 8 for others.
 inline Pairs load_fp8_pairs(const uint8_t* p) {
     const auto table = [](int a, int b, int c, int d, int e, int f, int g, int h, int i) {
         const auto byte = [](int x) { return static_cast<char>(x); };

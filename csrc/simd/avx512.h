@@ -110,7 +110,7 @@ inline Pairs load_int8_pairs(const uint8_t* p) {
                             _mm512_castps_si512(_mm512_cvtepi32_ps(second)))};
 }
 // Exponent and mantissa move to their places, and the exponent's bias becomes 127 instead of 7: 120 more, or 0x3c00. An
-// exponent of 0 says a multiple m of 2^-9: what is to be added then depends on m, so it is looked up, in place 8 for others.
+// exponent of 0 says a multiple m of 2^-9, and what is to be added depends on m: it is looked up, in place 8 for others.
 alignas(64) static const uint16_t kFp8Biases[32] = {0, 0x3af0, 0x3b60, 0x3b90, 0x3bc0, 0x3bd0, 0x3be0, 0x3bf0, 0x3c00};
 inline Pairs load_fp8_pairs(const uint8_t* p) {
     const __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

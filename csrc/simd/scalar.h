@@ -175,8 +175,8 @@ struct WidenedBytes {
     WidenedBytes() {
         for (int code = 0; code < 256; ++code) {
             const int exponent = code >> 3 & 15, mantissa = code & 7;
-            const float multiple = static_cast<float>(exponent ? 8 + mantissa : mantissa);  // of 2^(exponent - 10), at least 2^-9
-            const float power = from_bits(static_cast<uint32_t>((exponent ? exponent : 1) - 10 + 127) << 23);
+            const float multiple = static_cast<float>(exponent ? 8 + mantissa : mantissa);
+            const float power = from_bits(static_cast<uint32_t>((exponent ? exponent : 1) - 10 + 127) << 23);  // 2^-9 and up
             fp8[code] = static_cast<uint16_t>(to_bits(multiple * power) >> 16 | (code & 0x80) << 8);
             int8[code] = static_cast<uint16_t>(to_bits(static_cast<float>(static_cast<int8_t>(code))) >> 16);
         }

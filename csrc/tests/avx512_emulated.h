@@ -185,7 +185,8 @@ inline __m512i emulated_mask_mov_epi32(__m512i a, __mmask16 mask, __m512i b) {
 
 inline __m512i emulated_srai_epi32(__m512i a, unsigned count) {
     const emulated::Words x(a);
-    return emulated::each_int([&](int i) { return static_cast<uint32_t>(static_cast<int32_t>(x[i]) >> (count > 31 ? 31 : count)); });
+    const unsigned at_most = count > 31 ? 31 : count;
+    return emulated::each_int([&](int i) { return static_cast<uint32_t>(static_cast<int32_t>(x[i]) >> at_most); });
 }
 inline __m512i emulated_add_epi16(__m512i a, __m512i b) {
     const emulated::Halves x(a), y(b);

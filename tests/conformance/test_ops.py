@@ -9,6 +9,7 @@ value.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -243,9 +244,10 @@ with_every_cache = pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, 
 with_quantized_caches = pytest.mark.parametrize("implementation", QUANTIZED_CACHES, ids=str)
 
 
-@with_every_cache
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-@pytest.mark.parametrize("block_size", [1, 7, 16])
+@pytest.mark.parametrize(
+    ("implementation", "block_size"), [*product(IMPLEMENTATIONS, (1, 7, 16)), *product(OTHER_CACHES, (7, 16))], ids=str
+)
 def test_paged_attention_mixes_prefill_and_decode(
     implementation: Implementation, backend: Backend, spec: AttentionSpec, block_size: int
 ) -> None:
