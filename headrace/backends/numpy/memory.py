@@ -163,19 +163,16 @@ class NumpyMemory:
     def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         for layer in layers:
-            shape = (layer.num_kv_heads, num_blocks, block_size * layer.head_dim)
-            # zeros, not empty: what is behind a request's last token is multiplied by zero and must be finite
-            self.kv_caches[layer.layer] = (
-                KVCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
-                if self._kv_type is None
-                else QuantizedKVCache(
-                    self._kv_type,
-                    np.zeros(shape, self._kv_type.dtype),
-                    np.zeros(shape, self._kv_type.dtype),
-                    np.zeros((layer.num_kv_heads, num_blocks, block_size), np.float32),
-                    np.zeros((layer.num_kv_heads, num_blocks, block_size), np.float32),
-                )
-            )
+            self.kv_caches[layer.layer] = self._new_kv_cache(layer, num_blocks, block_size)
+
+    def _new_kv_cache(self, layer: AttentionSpec, num_blocks: int, block_size: int) -> KVCache | QuantizedKVCache:
+        """Zeros, not empty: what is behind a request's last token is multiplied by zero and must be finite."""
+        shape = (layer.num_kv_heads, num_blocks, block_size * layer.head_dim)
+        if self._kv_type is None:
+            return KVCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+        keys, values = (np.zeros(shape, self._kv_type.dtype) for _ in range(2))
+        key_scales, value_scales = (np.zeros((*shape[:2], block_size), np.float32) for _ in range(2))
+        return QuantizedKVCache(self._kv_type, keys, values, key_scales, value_scales)
 
     def matrix_bytes(self, parts: Sequence[tuple[int, str]], columns: int, *, is_gated: bool = False) -> int:
         return sum(rows for rows, _ in parts) * columns * FLOAT_BYTES
