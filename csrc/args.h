@@ -12,7 +12,9 @@ constexpr int64_t kMaxHeadDim = 256;
 
 HEADRACE_SHARED int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-enum class Type : int32_t { float32, bfloat16, uint4, uint8 };
+// uint4 and uint8 are of matrices, int8 and fp8 of KV caches. fp8 is e4m3: 4 bits of exponent, 3 of mantissa, no infinity.
+// Source: Open Compute Project, OCP 8-bit Floating Point Specification (OFP8), 2023.
+enum class Type : int32_t { float32, bfloat16, uint4, uint8, int8, fp8 };
 
 // Of a matrix of few bits: runs of `size` inputs of an output, with a scale of their own. A weight is
 // scale * (quant - zero), or where `zero` is negative scale * quant + minimum.
@@ -138,21 +140,40 @@ struct RopeArgs {
     int64_t out_stride;
 };
 
-// One layer's keys and values: [groups of 16 slots][num_kv_heads][a group's keys, then its values].
+// One layer's keys and values: [groups of 16 slots][num_kv_heads][a group's keys, its values, its scales].
 //   keys   [words of head_dim][16 slots]: a panel whose outputs are slots
 //   values [panels of 16 elements][16 slots or 8 pairs of them][16]: panels whose inputs are slots
+//   scales of int8 and fp8: float32 [16 slots] of keys, then of values: what an element of the slot is a multiple of
+// Elements of int8 and fp8 lie as those of bfloat16 do, in half the space: there a pair of them is half a word. Their keys
+// are filled up to whole cache lines.
 struct KVCache {
     void* data;
     Type type;
     int64_t num_kv_heads, head_dim;
     int64_t block_size;
+    Type arithmetic;  // bfloat16: rows that meet what is not float32 are rounded, where kernels do that; float32: never
 
-    HEADRACE_SHARED int64_t key_words() const { return (type == Type::float32 ? head_dim : (head_dim + 1) / 2) * kGroup; }
+    HEADRACE_SHARED bool is_quantized() const { return type == Type::int8 || type == Type::fp8; }
+    HEADRACE_SHARED int64_t key_words() const {
+        if (is_quantized()) return widened_key_words() / 2;
+        return (type == Type::float32 ? head_dim : (head_dim + 1) / 2) * kGroup;
+    }
     HEADRACE_SHARED int64_t value_width() const { return round_up(head_dim, kPanel); }
-    HEADRACE_SHARED int64_t value_words() const { return (type == Type::float32 ? kGroup : kGroup / 2) * value_width(); }
-    HEADRACE_SHARED int64_t group_words() const { return key_words() + value_words(); }
+    HEADRACE_SHARED int64_t value_words() const {
+        return (type == Type::float32 ? kGroup : is_quantized() ? kGroup / 4 : kGroup / 2) * value_width();
+    }
+    HEADRACE_SHARED int64_t group_words() const {
+        return key_words() + value_words() + (is_quantized() ? 2 * kGroup : 0);
+    }
     HEADRACE_SHARED uint32_t* group(int64_t group, int64_t kv_head) const {
         return static_cast<uint32_t*>(data) + (group * num_kv_heads + kv_head) * group_words();
+    }
+
+    // Keys of a group and values of a split, once int8 or fp8 are bfloat16.
+    HEADRACE_SHARED int64_t widened_key_words() const { return round_up(head_dim, 4) / 2 * kGroup; }
+    HEADRACE_SHARED int64_t widened_value_words() const { return kSplit / 2 * value_width(); }
+    HEADRACE_SHARED int64_t widened_words() const {  // of a split
+        return is_quantized() ? kSplit / kGroup * widened_key_words() + widened_value_words() : 0;
     }
 };
 
@@ -193,6 +214,7 @@ struct AttentionScratch {
     float* totals;   // [rows, value_width], weighted values
     RowTotal* rows;  // [rows]
     uint32_t* copy;  // [groups of a split], where blocks are no whole groups
+    uint32_t* widened;  // [widened_words], where the cache is int8 or fp8
 };
 
 // A token for each sample of the chunk, from its logits.

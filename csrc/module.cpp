@@ -94,7 +94,8 @@ NB_MODULE(_native, m) {
           "Places for partial results of attention that a step may need.");
 
     nb::enum_<Type>(m, "Type").value("float32", Type::float32).value("bfloat16", Type::bfloat16)
-        .value("uint4", Type::uint4).value("uint8", Type::uint8);
+        .value("uint4", Type::uint4).value("uint8", Type::uint8)
+        .value("int8", Type::int8).value("fp8", Type::fp8);
     nb::enum_<Stored>(m, "Stored")
         .value("float32", Stored::float32)
         .value("bfloat16", Stored::bfloat16)
@@ -168,11 +169,12 @@ NB_MODULE(_native, m) {
 
     nb::class_<KVCache>(m, "KVCache")
         .def("__init__", [](KVCache* self, uintptr_t data, Type type, int64_t num_kv_heads, int64_t head_dim,
-                            int64_t block_size) {
-            new (self) KVCache{at<void>(data), type, num_kv_heads, head_dim, block_size};
-        }, "data"_a, "type"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a)
+                            int64_t block_size, Type arithmetic) {
+            new (self) KVCache{at<void>(data), type, num_kv_heads, head_dim, block_size, arithmetic};
+        }, "data"_a, "type"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a, "arithmetic"_a,
+           "`arithmetic` is bfloat16 where rows may be rounded before they meet keys and values, else float32.")
         .def_prop_ro("group_bytes", [](const KVCache& self) { return self.num_kv_heads * self.group_words() * 4; },
-                     "Bytes of the keys and values of 16 slots.");
+                     "Bytes of 16 slots, of all heads.");
 
     nb::class_<Rotation>(m, "Rotation")
         .def("__init__", [](Rotation* self, uintptr_t cos, uintptr_t sin, int64_t dim) {

@@ -76,8 +76,9 @@ void Tape::prepare_scratch(const AttentionArgs& args) {
     num_kv_heads_ = std::max(num_kv_heads_, args.cache.num_kv_heads);
     value_width_ = std::max(value_width_, args.cache.value_width());
     copy_words_ = std::max(copy_words_, kSplit / kGroup * args.cache.group_words());
+    widened_words_ = std::max(widened_words_, args.cache.widened_words());
     const int64_t rows = std::max(kItemRows, group_), row_words = rows * value_width_;
-    const int64_t words = 2 * row_words + copy_words_ + 2 * rows;
+    const int64_t words = 2 * row_words + copy_words_ + widened_words_ + 2 * rows;
     scratch_memory_.clear();
     scratch_.clear();
     for (int thread = 0; thread < pool_.num_threads(); ++thread) {
@@ -87,7 +88,8 @@ void Tape::prepare_scratch(const AttentionArgs& args) {
         scratch.queries = memory;
         scratch.totals = memory + row_words;
         scratch.copy = reinterpret_cast<uint32_t*>(memory + 2 * row_words);
-        scratch.rows = reinterpret_cast<RowTotal*>(scratch.copy + copy_words_);
+        scratch.widened = scratch.copy + copy_words_;
+        scratch.rows = reinterpret_cast<RowTotal*>(scratch.widened + widened_words_);
         scratch_.push_back(scratch);
     }
 }

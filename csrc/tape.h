@@ -64,7 +64,7 @@ class Tape final : public Job {
     Step step_;
     AttentionPlan plan_;
     // The largest of any attention; 0: there is none.
-    int64_t group_ = 0, num_kv_heads_ = 0, value_width_ = 0, copy_words_ = 0;
+    int64_t group_ = 0, num_kv_heads_ = 0, value_width_ = 0, copy_words_ = 0, widened_words_ = 0;
 
     std::vector<Buffer> scratch_memory_;  // one for each thread
     std::vector<AttentionScratch> scratch_;

@@ -5,6 +5,9 @@
 // relative to it, weighted values. Splits are merged in order. A row's result is therefore the same whether its splits
 // were computed by one thread or by many, and whichever rows came in the same step. The two products are those of
 // gemm.h: the cache stores keys as panels whose columns are positions, values as panels whose inputs are positions.
+//
+// A cache of int8 or fp8 has a scale for each slot and head, of its key and of its value. Its numbers are widened to
+// bfloat16, which holds them exactly, a split at a time, and multiplied as they are; scales go onto scores and weights.
 #pragma once
 
 #include "../args.h"
@@ -17,82 +20,133 @@ namespace headrace::HEADRACE_NAMESPACE {
 
 // ---- the cache ------------------------------------------------------------------------------------------------------
 
-// Rounds `count` floats; reads up to the next whole vector.
-inline void round_row(const float* x, int64_t count, uint16_t* out) {
+// One slot of a group, for one KV head: where its elements lie. Types of less than a word lie in pairs.
+template <class Element>
+struct Slot {
+    static constexpr int64_t kPair = sizeof(Element) == sizeof(uint32_t) ? 1 : 2;
+
+    Element *keys, *values;
+    int64_t lane;
+
+    Slot(const KVCache& cache, uint32_t* group, int64_t lane)
+        : keys(reinterpret_cast<Element*>(group)),
+          values(reinterpret_cast<Element*>(group + cache.key_words())),
+          lane(lane) {}
+
+    Element& key(int64_t i) const { return keys[(i / kPair * kGroup + lane) * kPair + i % kPair]; }
+    Element& value(int64_t i) const {  // [panels of 16 elements][slots, or pairs of them][16 elements]
+        return values[((i / kPanel * (kGroup / kPair) + lane / kPair) * kPanel + i % kPanel) * kPair + lane % kPair];
+    }
+};
+
+// Of a group of int8 or fp8: those of its keys, then those of its values.
+inline float* scales_of(const KVCache& cache, uint32_t* group) {
+    return reinterpret_cast<float*>(group + cache.key_words() + cache.value_words());
+}
+
+// What a cache holds of a head goes to `out`; the result is what that is to be multiplied by. `x` is filled up with zeros
+// to whole vectors.
+inline float round_head(Type, const float* x, int64_t count, uint32_t* out) {
+    __builtin_memcpy(out, x, count * sizeof(float));
+    return 1.0f;
+}
+
+inline float round_head(Type, const float* x, int64_t count, uint16_t* out) {
     for (int64_t i = 0; i < count; i += kLanes) store_bf16(out + i, load(x + i));
+    return 1.0f;
 }
 
-inline void write_key(const KVCache& cache, uint32_t* group, int64_t lane, const float* key) {
-    if (cache.type == Type::float32) {
-        for (int64_t i = 0; i < cache.head_dim; ++i) __builtin_memcpy(group + i * kGroup + lane, key + i, sizeof(float));
-        return;
-    }
-    uint16_t rounded[kMaxHeadDim];
-    round_row(key, cache.head_dim, rounded);
-    uint16_t* halves = reinterpret_cast<uint16_t*>(group) + 2 * lane;
-    for (int64_t i = 0; i < cache.head_dim; ++i) halves[i / 2 * 2 * kGroup + i % 2] = rounded[i];
+// To the nearest, ties to even; |x| is at most a little more than 448, the largest fp8. Numbers below 2^-6 are multiples of
+// 2^-9: adding 2^23 to so many leaves them in the lowest bits.
+inline uint8_t round_fp8(float x) {
+    uint32_t u, multiple;
+    __builtin_memcpy(&u, &x, sizeof u);
+    const uint32_t sign = u >> 24 & 0x80u;
+    u &= 0x7fffffffu;
+    const uint32_t normal = ((u + 0x7ffffu + (u >> 20 & 1u)) >> 20) - (120u << 3);
+    const float sum = __builtin_fabsf(x) * 512.0f + 0x1p23f;
+    __builtin_memcpy(&multiple, &sum, sizeof multiple);
+    const uint32_t magnitude = u < 121u << 23 ? multiple & 15u : normal;
+    return static_cast<uint8_t>(sign | (magnitude < 0x7eu ? magnitude : 0x7eu));
 }
 
-inline void write_value(const KVCache& cache, uint32_t* group, int64_t lane, const float* value) {
-    uint32_t* values = group + cache.key_words();
-    if (cache.type == Type::float32) {  // [panels of 16 elements][16 slots][16 elements]
-        for (int64_t i = 0; i < cache.head_dim; ++i)
-            __builtin_memcpy(values + (i / kPanel * kGroup + lane) * kPanel + i % kPanel, value + i, sizeof(float));
-        return;
+// The largest element becomes the largest number of the type. A head of zeros, or of hardly more, has the scale 0; one with
+// an element that is not finite has none: NaN.
+inline float round_head(Type type, const float* x, int64_t count, uint8_t* out) {
+    Float peaks = broadcast(0.0f), strange = broadcast(0.0f);
+    for (int64_t i = 0; i < count; i += kLanes) {
+        const Float part = load(x + i);
+        peaks = max(peaks, max(part, broadcast(0.0f) - part));
+        strange = strange + (part - part);
     }
-    uint16_t rounded[kMaxHeadDim];
-    round_row(value, cache.head_dim, rounded);
-    uint16_t* halves = reinterpret_cast<uint16_t*>(values);  // [panels][8 pairs of slots][16 elements][2]
-    for (int64_t i = 0; i < cache.head_dim; ++i)
-        halves[((i / kPanel * kGroup / 2 + lane / 2) * kPanel + i % kPanel) * 2 + lane % 2] = rounded[i];
+    const float scale = max(peaks) / (type == Type::int8 ? 127.0f : 448.0f) + sum(strange);
+    if (!(scale >= 0x1p-126f)) {
+        __builtin_memset(out, 0, count);
+        return scale < 0x1p-126f ? 0.0f : scale;
+    }
+    alignas(64) float multiples[kMaxHeadDim];
+    for (int64_t i = 0; i < count; i += kLanes) store(multiples + i, load(x + i) / broadcast(scale));
+    if (type == Type::int8) {
+        alignas(64) int32_t nearest[kMaxHeadDim];
+        for (int64_t i = 0; i < count; i += kLanes) store_int(nearest + i, to_int(load(multiples + i)));
+        for (int64_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(nearest[i]);
+    } else {
+        for (int64_t i = 0; i < count; ++i) out[i] = round_fp8(multiples[i]);
+    }
+    return scale;
+}
+
+template <class Element>
+inline void write_slot(const KVCache& cache, int64_t slot, int64_t kv_head, const float* key, const float* value) {
+    uint32_t* group = cache.group(slot / kGroup, kv_head);
+    const Slot<Element> to(cache, group, slot % kGroup);
+    Element rounded[kMaxHeadDim];
+    const float key_scale = round_head(cache.type, key, cache.head_dim, rounded);
+    for (int64_t i = 0; i < cache.head_dim; ++i) to.key(i) = rounded[i];
+    const float value_scale = round_head(cache.type, value, cache.head_dim, rounded);
+    for (int64_t i = 0; i < cache.head_dim; ++i) to.value(i) = rounded[i];
+    if (cache.is_quantized()) {
+        scales_of(cache, group)[to.lane] = key_scale;
+        scales_of(cache, group)[kGroup + to.lane] = value_scale;
+    }
 }
 
 inline void kv_write(const KVWriteArgs& args, const Step& step, int64_t first_row, int64_t last_row) {
     const KVCache& cache = args.cache;
-    alignas(64) float head[kMaxHeadDim];
+    const auto write = cache.type == Type::float32    ? write_slot<uint32_t>
+                       : cache.type == Type::bfloat16 ? write_slot<uint16_t>
+                                                      : write_slot<uint8_t>;
+    alignas(64) float key[kMaxHeadDim] = {}, value[kMaxHeadDim] = {};
     for (int64_t row = first_row; row < last_row; ++row) {
-        const int64_t slot = step.slots[row], lane = slot % kGroup;
         for (int64_t h = 0; h < cache.num_kv_heads; ++h) {
-            uint32_t* group = cache.group(slot / kGroup, h);
-            const float* key = args.k + row * args.k_stride + h * cache.head_dim;
-            const float* value = args.v + row * args.v_stride + h * cache.head_dim;
+            const float* k = args.k + row * args.k_stride + h * cache.head_dim;
             if (args.rotation.cos) {
-                rotate(args.rotation, step.positions[row], key, head);
+                rotate(args.rotation, step.positions[row], k, key);
             } else {
-                __builtin_memcpy(head, key, cache.head_dim * sizeof(float));
+                __builtin_memcpy(key, k, cache.head_dim * sizeof(float));
             }
-            write_key(cache, group, lane, head);
-            __builtin_memcpy(head, value, cache.head_dim * sizeof(float));
-            write_value(cache, group, lane, head);
+            __builtin_memcpy(value, args.v + row * args.v_stride + h * cache.head_dim, cache.head_dim * sizeof(float));
+            write(cache, step.slots[row], h, key, value);
         }
     }
 }
 
-// Puts groups of positions together where blocks are not whole groups, position by position: slow, and for block sizes
-// that nobody should want.
+// Puts groups of positions together where blocks are not whole groups, element by element: slow, and for block sizes that
+// nobody should want.
+template <class Element>
 inline void copy_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_head, int64_t start, int64_t count,
                         uint32_t* copy) {
-    const int64_t key_rows = cache.key_words() / kGroup;
-    const int64_t pair = cache.type == Type::float32 ? 1 : 2, value_rows = kGroup / pair;
     for (int64_t p = 0; p < count; ++p) {
         const int64_t position = start + p;
         const int64_t slot = blocks[position / cache.block_size] * cache.block_size + position % cache.block_size;
-        const uint32_t* from = cache.group(slot / kGroup, kv_head);
-        uint32_t* to = copy + p / kGroup * cache.group_words();
-        for (int64_t i = 0; i < key_rows; ++i) to[i * kGroup + p % kGroup] = from[i * kGroup + slot % kGroup];
-        from += cache.key_words();
-        to += cache.key_words();
-        for (int64_t panel = 0; panel < cache.value_width() / kPanel; ++panel)
-            for (int64_t i = 0; i < kPanel; ++i) {
-                const uint32_t word = from[(panel * value_rows + slot % kGroup / pair) * kPanel + i];
-                uint32_t& place = to[(panel * value_rows + p % kGroup / pair) * kPanel + i];
-                if (pair == 1) {
-                    place = word;
-                } else {
-                    const uint32_t half = word >> (slot % 2 * 16) & 0xffffu;
-                    place = p % 2 ? (place & 0xffffu) | half << 16 : half;
-                }
-            }
+        uint32_t* from_group = cache.group(slot / kGroup, kv_head);
+        uint32_t* to_group = copy + p / kGroup * cache.group_words();
+        const Slot<Element> from(cache, from_group, slot % kGroup), to(cache, to_group, p % kGroup);
+        for (int64_t i = 0; i < cache.head_dim; ++i) to.key(i) = from.key(i);
+        for (int64_t i = 0; i < cache.head_dim; ++i) to.value(i) = from.value(i);
+        if (!cache.is_quantized()) continue;
+        for (int64_t first = 0; first < 2 * kGroup; first += kGroup)
+            scales_of(cache, to_group)[first + to.lane] = scales_of(cache, from_group)[first + from.lane];
     }
 }
 
@@ -114,11 +168,56 @@ inline void find_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_
             groups.keys[g] = cache.group(group, kv_head);
         }
     } else {
-        copy_groups(cache, blocks, kv_head, start, count, copy);
+        const auto copy_all = cache.type == Type::float32    ? copy_groups<uint32_t>
+                              : cache.type == Type::bfloat16 ? copy_groups<uint16_t>
+                                                             : copy_groups<uint8_t>;
+        copy_all(cache, blocks, kv_head, start, count, copy);
         for (int64_t g = 0; g < num_groups; ++g) groups.keys[g] = copy + g * cache.group_words();
     }
     for (int64_t g = 0; g < num_groups; ++g) groups.values[g] = groups.keys[g] + cache.key_words();
     for (int64_t p = 0; p < kMaxPanels; ++p) groups.keys[num_groups + p] = groups.values[p < num_groups ? p : 0];
+}
+
+// ---- int8 and fp8 ---------------------------------------------------------------------------------------------------
+
+// The scales of a split, position by position.
+struct SplitScales {
+    alignas(64) float keys[kSplit];
+    alignas(64) float values[kSplit];
+};
+
+// Bytes, a whole number of cache lines, to words of two bfloat16. What will be widened soon is fetched from `ahead`.
+template <Type kType>
+inline void widen(const uint8_t* bytes, const uint8_t* ahead, int64_t num_words, uint32_t* words) {
+    for (int64_t line = 0; line < num_words; line += 2 * kPanel) {
+        prefetch(ahead + 2 * line);
+        for (int64_t i = line; i < line + 2 * kPanel; i += kLanes)
+            store_pairs(words + i, kType == Type::int8 ? load_int8_pairs(bytes + 2 * i) : load_fp8_pairs(bytes + 2 * i));
+    }
+}
+
+// The keys and values of a split as bfloat16, which holds them exactly: keys in panels of a group each, then values in
+// panels whose inputs are all positions.
+template <Type kType>
+inline void widen_split(const KVCache& cache, const SplitGroups& groups, int64_t count, uint32_t* widened,
+                        SplitScales& scales) {
+    constexpr int64_t kAhead = 2;
+    const int64_t num_groups = (count + kGroup - 1) / kGroup, num_panels = cache.value_width() / kPanel;
+    const int64_t key_words = cache.widened_key_words(), panel_words = kGroup / 2 * kPanel;
+    uint32_t* values = widened + kSplit / kGroup * key_words;
+    const auto bytes = [](const uint32_t* words) { return reinterpret_cast<const uint8_t*>(words); };
+    for (int64_t g = 0; g < num_groups; ++g) {
+        const int64_t next = g + kAhead < num_groups ? g + kAhead : g;
+        widen<kType>(bytes(groups.keys[g]), bytes(groups.keys[next]), key_words, widened + g * key_words);
+        for (int64_t panel = 0; panel < num_panels; ++panel) {
+            const int64_t at = panel * panel_words * 2;
+            widen<kType>(bytes(groups.values[g]) + at, bytes(groups.values[next]) + at, panel_words,
+                         values + panel * (kSplit / 2 * kPanel) + g * panel_words);
+        }
+        const uint32_t* from = groups.values[g] + cache.value_words();
+        __builtin_memcpy(scales.keys + g * kGroup, from, kGroup * sizeof(float));
+        __builtin_memcpy(scales.values + g * kGroup, from + kGroup, kGroup * sizeof(float));
+    }
 }
 
 // ---- one split ------------------------------------------------------------------------------------------------------
@@ -134,9 +233,13 @@ inline Visible visible(const AttentionArgs& args, int64_t position, int64_t star
     return {args.window ? within(position + 1 - args.window - start) : 0, within(position + 1 - start)};
 }
 
-// Scores [count rounded up to groups] to weights relative to their maximum, as operands; zero where nothing is seen.
+// Scores [count rounded up to groups] to weights relative to their maximum, as operands; zero where nothing is seen. With
+// scales, a score is first multiplied by its key's, and a weight, once it is in the total, by its value's.
 template <class Operand>
-inline RowTotal weigh(const AttentionArgs& args, float* scores, int64_t width, const Visible& seen, Operand* weights) {
+inline RowTotal weigh(const AttentionArgs& args, float* scores, int64_t width, const Visible& seen,
+                      const SplitScales* scales, Operand* weights) {
+    if (scales)
+        for (int64_t i = 0; i < width; i += kLanes) store(scores + i, load(scores + i) * load(scales->keys + i));
     if (args.softcap > 0.0f) {
         const Float cap = broadcast(args.softcap);
         for (int64_t i = 0; i < width; i += kLanes) store(scores + i, cap * tanh(load(scores + i) / cap));
@@ -148,8 +251,9 @@ inline RowTotal weigh(const AttentionArgs& args, float* scores, int64_t width, c
     const float peak = max(peaks);
     Float total = broadcast(0.0f);
     for (int64_t i = 0; i < width; i += kLanes) {
-        const Float weight = exp(load(scores + i) - broadcast(peak));
+        Float weight = exp(load(scores + i) - broadcast(peak));
         total = total + weight;
+        if (scales) weight = weight * load(scales->values + i);
         if constexpr (sizeof(Operand) == sizeof(float)) {
             store(weights + i, weight);
         } else {
@@ -233,9 +337,17 @@ struct Attention {
         SplitGroups groups = {};
         find_groups(cache, blocks, kv_head, start, count, scratch.copy, groups);
 
-        const PanelSource keys{Layout::keys, groups.keys, cache.head_dim, cache.head_dim, 0};
-        const PanelSource values{Layout::values, groups.values, kGroup, count,
-                                 cache.value_words() / (value_width / kPanel)};
+        PanelSource keys{Layout::keys, groups.keys, cache.head_dim, cache.head_dim, 0};
+        PanelSource values{Layout::values, groups.values, kGroup, count, cache.value_words() / (value_width / kPanel)};
+        SplitScales split_scales;
+        const uint32_t* const widened[] = {scratch.widened, scratch.widened + kSplit / kGroup * cache.widened_key_words()};
+        if (cache.is_quantized()) {
+            const auto widen_all = cache.type == Type::int8 ? widen_split<Type::int8> : widen_split<Type::fp8>;
+            widen_all(cache, groups, count, scratch.widened, split_scales);
+            keys = {Layout::matrix, &widened[0], cache.head_dim, cache.head_dim, cache.widened_key_words()};
+            values = {Layout::matrix, &widened[1], count, count, kSplit / 2 * kPanel};
+        }
+        const SplitScales* scales = cache.is_quantized() ? &split_scales : nullptr;
         constexpr int64_t kMost = Weights::kRowsAtOnce;
         alignas(64) float scores[kMost * kSplit];
         alignas(64) Operand weights[kMost * kSplit];
@@ -250,7 +362,8 @@ struct Attention {
             Weights::multiply(rows, query(row), query_stride(), keys, 0, width / kGroup, scores, kSplit);
             for (int64_t r = 0; r < rows; ++r)
                 parts[r] = weigh(args, scores + r * kSplit, width,
-                                 visible(args, step.positions[token(row + r)], start, count), weights + r * kSplit);
+                                 visible(args, step.positions[token(row + r)], start, count), scales,
+                                 weights + r * kSplit);
             Weights::multiply(rows, weights, kSplit, values, 0, value_width / kPanel, sums, kMaxHeadDim);
             for (int64_t r = 0; r < rows; ++r)
                 if (visible(args, step.positions[token(row + r)], start, count).any())
@@ -309,10 +422,12 @@ struct Attention {
 inline void attention(const AttentionArgs& args, const Step& step, int64_t tile, const AttentionScratch& scratch) {
     const AttentionItem& item = step.items[tile / args.cache.num_kv_heads];
     const int64_t kv_head = tile % args.cache.num_kv_heads;
-    if (args.cache.type == Type::bfloat16) {
+    if (args.cache.type == Type::float32) {
+        Attention<Float32Weights>{args, step, item, kv_head, scratch}.compute();
+    } else if (args.cache.arithmetic == Type::bfloat16) {
         Attention<BFloat16Weights>{args, step, item, kv_head, scratch}.compute();
     } else {
-        Attention<Float32Weights>{args, step, item, kv_head, scratch}.compute();
+        Attention<WidenedWeights>{args, step, item, kv_head, scratch}.compute();
     }
 }
 

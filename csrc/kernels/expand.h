@@ -23,7 +23,7 @@ struct ExpandedWriter {
     }
 
     HEADRACE_SHARED void put(int64_t input, Int first, Int second) const {
-        if (type == Type::bfloat16) return store_pairs(words + input / 2 * kPanel, value(first), value(second));
+        if (type == Type::bfloat16) return store_rounded(words + input / 2 * kPanel, value(first), value(second));
         store(reinterpret_cast<float*>(words + input * kPanel), value(first));
         store(reinterpret_cast<float*>(words + (input + 1) * kPanel), value(second));
     }

@@ -111,7 +111,7 @@ struct Pairs {
 inline Pairs load_pairs(const uint32_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
 inline Float low(Pairs w) { return {_mm256_castsi256_ps(_mm256_slli_epi32(w.v, 16))}; }
 // low and high to the nearest, ties to even; they are no NaN.
-inline void store_pairs(uint32_t* p, Float low, Float high) {
+inline void store_rounded(uint32_t* p, Float low, Float high) {
     const auto rounded = [](Float a) {
         const __m256i u = _mm256_castps_si256(a.v);
         const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -127,6 +127,34 @@ inline Float high(Pairs w) {
     // Said in assembly because the compiler would keep the mask in a register, where products need all sixteen.
     __asm__("vpand %2, %1, %0" : "=x"(result) : "x"(w.v), "m"(*reinterpret_cast<const __m256i*>(kHighHalves)));
     return {_mm256_castsi256_ps(result)};
+}
+
+inline void store_pairs(uint32_t* p, Pairs w) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), w.v); }
+
+// Two numbers of 8 bits for each word, as bfloat16, which holds them exactly.
+inline Pairs load_int8_pairs(const uint8_t* p) {
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i first = _mm256_madd_epi16(wide, _mm256_set1_epi32(1)), second = _mm256_srai_epi32(wide, 16);
+    return {_mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(_mm256_cvtepi32_ps(first)), 16),
+                            _mm256_castps_si256(_mm256_cvtepi32_ps(second)))};
+}
+// Exponent and mantissa move to their places, and the exponent's bias becomes 127 instead of 7: 120 more, or 0x3c00. An
+// exponent of 0 says a multiple m of 2^-9, and what is to be added depends on m: it is looked up, in place 8 for others.
+inline Pairs load_fp8_pairs(const uint8_t* p) {
+    const auto table = [](int a, int b, int c, int d, int e, int f, int g, int h, int i) {
+        const auto byte = [](int x) { return static_cast<char>(x); };
+        return _mm256_broadcastsi128_si256(_mm_setr_epi8(byte(a), byte(b), byte(c), byte(d), byte(e), byte(f), byte(g),
+                                                         byte(h), byte(i), 0, 0, 0, 0, 0, 0, 0));
+    };
+    const __m256i lower = table(0, 0xf0, 0x60, 0x90, 0xc0, 0xd0, 0xe0, 0xf0, 0);
+    const __m256i upper = table(0, 0x3a, 0x3b, 0x3b, 0x3b, 0x3b, 0x3b, 0x3b, 0x3c);
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i moved = _mm256_and_si256(_mm256_slli_epi16(wide, 4), _mm256_set1_epi16(static_cast<short>(0x87f0)));
+    const __m256i magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f));
+    const __m256i place = _mm256_min_epu16(magnitude, _mm256_set1_epi16(8));  // the other byte of a lane is in place 0
+    const __m256i bias = _mm256_or_si256(_mm256_shuffle_epi8(lower, place),
+                                         _mm256_shuffle_epi8(upper, _mm256_slli_epi16(place, 8)));
+    return {_mm256_add_epi16(moved, bias)};
 }
 
 // In assembly: gcc takes a function that does nothing else for one without effect, and drops the calls.

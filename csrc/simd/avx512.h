@@ -104,7 +104,27 @@ inline Float high(Pairs w) {
     return {_mm512_castsi512_ps(_mm512_and_si512(w.v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
 }
 
-// store_pairs(p, low, high): words of both, to the nearest, ties to even; they are no NaN.
+inline void store_pairs(uint32_t* p, Pairs w) { _mm512_storeu_si512(p, w.v); }
+
+// Two numbers of 8 bits for each word, as bfloat16, which holds them exactly.
+inline Pairs load_int8_pairs(const uint8_t* p) {
+    const __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const __m512i first = _mm512_madd_epi16(wide, _mm512_set1_epi32(1)), second = _mm512_srai_epi32(wide, 16);
+    return {_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(first)), 16),
+                            _mm512_castps_si512(_mm512_cvtepi32_ps(second)))};
+}
+// Exponent and mantissa move to their places, and the exponent's bias becomes 127 instead of 7: 120 more, or 0x3c00. An
+// exponent of 0 says a multiple m of 2^-9, and what is to be added depends on m: it is looked up, in place 8 for others.
+alignas(64) static const uint16_t kFp8Biases[32] = {0, 0x3af0, 0x3b60, 0x3b90, 0x3bc0, 0x3bd0, 0x3be0, 0x3bf0, 0x3c00};
+inline Pairs load_fp8_pairs(const uint8_t* p) {
+    const __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const __m512i moved = _mm512_and_si512(_mm512_slli_epi16(wide, 4), _mm512_set1_epi32(static_cast<int>(0x87f087f0u)));
+    const __m512i magnitude = _mm512_and_si512(wide, _mm512_set1_epi32(0x007f007f));
+    const __m512i place = _mm512_min_epu16(magnitude, _mm512_set1_epi32(0x00080008));
+    return {_mm512_add_epi16(moved, _mm512_permutexvar_epi16(place, _mm512_loadu_si512(kFp8Biases)))};
+}
+
+// store_rounded(p, low, high): words of both, to the nearest, ties to even; they are no NaN.
 #ifdef HEADRACE_BF16
 
 constexpr bool kHasPairProducts = true;
@@ -112,7 +132,7 @@ constexpr bool kHasPairProducts = true;
 // Words of a first and a second half in turn.
 alignas(64) static const uint16_t kAlternately[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
                                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-inline void store_pairs(uint32_t* p, Float low, Float high) {
+inline void store_rounded(uint32_t* p, Float low, Float high) {
     const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v));
     _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_loadu_si512(kAlternately), halves));
 }
@@ -127,7 +147,7 @@ inline Float add_products(Float acc, Pairs w, uint32_t pair) {
 
 constexpr bool kHasPairProducts = false;
 
-inline void store_pairs(uint32_t* p, Float low, Float high) {
+inline void store_rounded(uint32_t* p, Float low, Float high) {
     const auto rounded = [](Float a) {
         const __m512i u = _mm512_castps_si512(a.v);
         const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));

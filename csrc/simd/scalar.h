@@ -160,7 +160,7 @@ struct Pairs {
     uint32_t v[kLanes];
 };
 // low and high to the nearest, ties to even; they are no NaN.
-inline void store_pairs(uint32_t* p, Float low, Float high) {
+inline void store_rounded(uint32_t* p, Float low, Float high) {
     uint16_t lows[kLanes], highs[kLanes];
     store_bf16(lows, low);
     store_bf16(highs, high);
@@ -177,6 +177,32 @@ inline Float low(Pairs w) {
 inline Float high(Pairs w) {
     return detail::each([&](int i) { return detail::from_bits(w.v[i] & 0xffff0000u); });
 }
+
+inline void store_pairs(uint32_t* p, Pairs w) { std::memcpy(p, w.v, sizeof w.v); }
+
+// Two numbers of 8 bits for each word, as bfloat16, which holds them exactly: they are looked up.
+namespace detail {
+struct WidenedBytes {
+    uint16_t int8[256], fp8[256];
+    WidenedBytes() {
+        for (int code = 0; code < 256; ++code) {
+            const int exponent = code >> 3 & 15, mantissa = code & 7;
+            const float multiple = static_cast<float>(exponent ? 8 + mantissa : mantissa);
+            const float power = from_bits(static_cast<uint32_t>((exponent ? exponent : 1) - 10 + 127) << 23);  // 2^-9 and up
+            fp8[code] = static_cast<uint16_t>(to_bits(multiple * power) >> 16 | (code & 0x80) << 8);
+            int8[code] = static_cast<uint16_t>(to_bits(static_cast<float>(static_cast<int8_t>(code))) >> 16);
+        }
+    }
+};
+static const WidenedBytes kWidened;
+inline Pairs look_up(const uint16_t* table, const uint8_t* p) {
+    Pairs w;
+    for (int i = 0; i < kLanes; ++i) w.v[i] = table[p[2 * i]] | static_cast<uint32_t>(table[p[2 * i + 1]]) << 16;
+    return w;
+}
+}  // namespace detail
+inline Pairs load_int8_pairs(const uint8_t* p) { return detail::look_up(detail::kWidened.int8, p); }
+inline Pairs load_fp8_pairs(const uint8_t* p) { return detail::look_up(detail::kWidened.fp8, p); }
 
 inline void prefetch(const void*) {}
 

@@ -45,6 +45,21 @@ inline __m512i each_int(F f) {
     return v;
 }
 
+template <class F>
+inline __m512i each_half(F f) {
+    uint16_t r[32];
+    for (int i = 0; i < 32; ++i) r[i] = static_cast<uint16_t>(f(i));
+    __m512i v;
+    std::memcpy(&v, r, sizeof v);
+    return v;
+}
+
+struct Halves {
+    uint16_t v[32];
+    explicit Halves(__m512i a) { std::memcpy(v, &a, sizeof v); }
+    uint16_t operator[](int i) const { return v[i]; }
+};
+
 struct Words {
     uint32_t v[16];
     explicit Words(__m512i a) { std::memcpy(v, &a, sizeof v); }
@@ -168,6 +183,35 @@ inline __m512i emulated_mask_mov_epi32(__m512i a, __mmask16 mask, __m512i b) {
     return emulated::each_int([&](int i) { return mask >> i & 1 ? y[i] : x[i]; });
 }
 
+inline __m512i emulated_srai_epi32(__m512i a, unsigned count) {
+    const emulated::Words x(a);
+    const unsigned at_most = count > 31 ? 31 : count;
+    return emulated::each_int([&](int i) { return static_cast<uint32_t>(static_cast<int32_t>(x[i]) >> at_most); });
+}
+inline __m512i emulated_add_epi16(__m512i a, __m512i b) {
+    const emulated::Halves x(a), y(b);
+    return emulated::each_half([&](int i) { return x[i] + y[i]; });
+}
+inline __m512i emulated_min_epu16(__m512i a, __m512i b) {
+    const emulated::Halves x(a), y(b);
+    return emulated::each_half([&](int i) { return x[i] < y[i] ? x[i] : y[i]; });
+}
+inline __m512i emulated_slli_epi16(__m512i a, unsigned count) {
+    const emulated::Halves x(a);
+    return emulated::each_half([&](int i) { return count > 15 ? 0u : static_cast<unsigned>(x[i]) << count; });
+}
+inline __m512i emulated_permutexvar_epi16(__m512i places, __m512i a) {
+    const emulated::Halves at(places), x(a);
+    return emulated::each_half([&](int i) { return x[at[i] & 31]; });
+}
+inline __m512i emulated_madd_epi16(__m512i a, __m512i b) {
+    const emulated::Halves x(a), y(b);
+    const auto product = [&](int i) { return static_cast<int16_t>(x[i]) * static_cast<int16_t>(y[i]); };
+    return emulated::each_int([&](int i) {
+        return static_cast<uint32_t>(product(2 * i)) + static_cast<uint32_t>(product(2 * i + 1));
+    });
+}
+
 inline __m512i emulated_dpbusd_epi32(__m512i acc, __m512i a, __m512i b) {  // unsigned bytes by signed ones
     const emulated::Words sums(acc), x(a), y(b);
     return emulated::each_int([&](int i) {
@@ -201,6 +245,11 @@ inline __m512i emulated_cvtps_epi32(__m512 a) {  // what does not fit becomes th
         const float x = std::nearbyint(a[i]);
         return x >= -0x1p31f && x < 0x1p31f ? static_cast<uint32_t>(static_cast<int32_t>(x)) : 0x80000000u;
     });
+}
+inline __m512i emulated_cvtepi8_epi16(__m256i a) {
+    int8_t x[32];
+    std::memcpy(x, &a, sizeof x);
+    return emulated::each_half([&](int i) { return x[i]; });
 }
 inline __m512i emulated_cvtepu16_epi32(__m256i a) {
     uint16_t x[16];
@@ -317,12 +366,15 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #undef _mm512_extractf32x8_ps
 #undef _mm512_roundscale_ps
 #undef _mm512_slli_epi32
+#undef _mm512_slli_epi16
+#undef _mm512_srai_epi32
 #undef _mm512_srli_epi32
 #undef _tile_dpbf16ps
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
 
+#define _mm512_add_epi16 emulated_add_epi16
 #define _mm512_add_epi32 emulated_add_epi32
 #define _mm512_add_ps emulated_add_ps
 #define _mm512_and_si512 emulated_and_si512
@@ -332,6 +384,7 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_cmp_ps_mask emulated_cmp_ps_mask
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
 #define _mm512_cvtepi32_ps emulated_cvtepi32_ps
+#define _mm512_cvtepi8_epi16 emulated_cvtepi8_epi16
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
 #define _mm512_cvtne2ps_pbh emulated_cvtne2ps_pbh
 #define _mm512_cvtph_ps emulated_cvtph_ps
@@ -343,9 +396,11 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_fmadd_ps emulated_fmadd_ps
 #define _mm512_loadu_ps emulated_loadu_ps
 #define _mm512_loadu_si512 emulated_loadu_si512
+#define _mm512_madd_epi16 emulated_madd_epi16
 #define _mm512_mask_blend_ps emulated_mask_blend_ps
 #define _mm512_mask_mov_epi32 emulated_mask_mov_epi32
 #define _mm512_max_ps emulated_max_ps
+#define _mm512_min_epu16 emulated_min_epu16
 #define _mm512_min_ps emulated_min_ps
 #define _mm512_mul_ps emulated_mul_ps
 #define _mm512_or_si512 emulated_or_si512
@@ -355,7 +410,9 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_set1_ps emulated_set1_ps
 #define _mm512_setzero_ps emulated_setzero_ps
 #define _mm512_setzero_si512 emulated_setzero_si512
+#define _mm512_slli_epi16 emulated_slli_epi16
 #define _mm512_slli_epi32 emulated_slli_epi32
+#define _mm512_srai_epi32 emulated_srai_epi32
 #define _mm512_srli_epi32 emulated_srli_epi32
 #define _mm512_storeu_ps emulated_storeu_ps
 #define _mm512_storeu_si512 emulated_storeu_si512

@@ -97,6 +97,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         bool, Meta(description="Compare the tokens of every block that the prefix cache finds, not just hashes.")
     ] = False
     block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens in one KV block.")] = 16
+    kv_cache_dtype: Annotated[
+        Literal["auto", "bfloat16", "int8", "fp8", "fp8_e4m3"],
+        Meta(
+            description="What the KV cache is kept in, if not in --dtype (auto). int8, fp8 (e4m3): about half of "
+            "bfloat16, with a scale for each token and head."
+        ),
+    ] = "auto"
     kv_cache_memory: Annotated[
         Positive | None,
         Meta(description="Size of the KV cache, as 512M or 4G. Default: the lesser of 4 GiB and half of what is left."),

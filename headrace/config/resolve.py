@@ -30,6 +30,9 @@ SCHEDULER = "headrace.core.sched.scheduler:Scheduler"
 NATIVE_KERNELS = "headrace.backends.native._native"  # built where there is a C++ compiler
 UNIPROC_EXECUTOR = "headrace.core.executor.uniproc:UniProcExecutor"
 
+# By the words of --kv-cache-dtype, but for auto.
+KV_CACHE_DTYPES = {"bfloat16": "bfloat16", "int8": "int8", "fp8": "fp8", "fp8_e4m3": "fp8"}
+
 # Small on purpose: on a CPU a step's duration grows with its tokens, and every stream waits for the step.
 DEFAULT_BATCHED_TOKENS = {"native": 512, "numpy": 64}
 
@@ -43,6 +46,7 @@ def resolve(config: EngineConfig, path: Path | None = None) -> HeadraceConfig:
     path = path or locate_model(config.model, config.revision)
     facts = read_model_facts(path)
     backend = _backend(config)
+    dtype = _dtype(config, facts, backend)
     max_model_len = _max_model_len(config, facts)
     limits = Limits(
         vocab_size=facts.vocab_size,
@@ -57,7 +61,7 @@ def resolve(config: EngineConfig, path: Path | None = None) -> HeadraceConfig:
             load_format=config.load_format,
             seed=config.seed,
             max_model_len=max_model_len,
-            dtype=_dtype(config, facts, backend),
+            dtype=dtype,
             quantization=_quantization(config, backend),
             activation_quantization=config.activation_quantization,
             sampling_defaults=sampling_defaults(config, path, limits),
@@ -69,6 +73,7 @@ def resolve(config: EngineConfig, path: Path | None = None) -> HeadraceConfig:
             kv_cache_memory=config.kv_cache_memory,
             num_kv_blocks_override=config.num_kv_blocks_override,
             verify_prefix_hits=config.verify_prefix_hits,
+            kv_cache_dtype=_kv_cache_dtype(config, dtype, backend),
         ),
         scheduler=SchedulerConfig(
             scheduler=SCHEDULER,
@@ -118,6 +123,21 @@ def _quantization(config: EngineConfig, backend: str) -> str:
     if backend == "numpy" and config.quantization != "none":
         raise ConfigError("the numpy backend computes in float32 alone", flag="--quantization")
     return config.quantization
+
+
+def _kv_cache_dtype(config: EngineConfig, dtype: str, backend: str) -> str:
+    if config.kv_cache_dtype == "auto":
+        return dtype
+    kept = KV_CACHE_DTYPES.get(config.kv_cache_dtype)
+    if kept is None:
+        raise ConfigError(
+            f"{config.kv_cache_dtype!r} is not one of auto, {', '.join(KV_CACHE_DTYPES)}", flag="--kv-cache-dtype"
+        )
+    if backend == "numpy" and kept == "bfloat16":
+        raise ConfigError(
+            "the numpy backend keeps its KV cache in float32, int8 or fp8, not in bfloat16", flag="--kv-cache-dtype"
+        )
+    return kept
 
 
 def _max_model_len(config: EngineConfig, facts: ModelFacts) -> int:

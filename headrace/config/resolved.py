@@ -16,7 +16,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     max_model_len: int
     sampling_defaults: dict[str, int | float] = {}  # by field of SamplingParams, for requests that do not say
-    dtype: str = "float32"  # of matrices and KV cache: "float32" or "bfloat16"
+    dtype: str = "float32"  # of matrices: "float32" or "bfloat16"
     quantization: str = "none"  # which matrices are kept in few bits instead: "none", "stored", "int8", "int4"
     activation_quantization: str = "auto"  # what these are multiplied by: "auto", "none", "int8"
     chat_template: str | None = None  # jinja2 source; None: the model's own
@@ -32,6 +32,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_memory: int | None  # bytes; None: measured after loading
     num_kv_blocks_override: int | None
     verify_prefix_hits: bool = False
+    kv_cache_dtype: str = "float32"  # or "bfloat16", "int8", "fp8"
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -149,6 +149,11 @@ class Ops(Protocol):
 
         q `[n, num_heads * head_dim]`, k and v `[n, num_kv_heads * head_dim]` -> like q. K and V are always read from
         the cache, those of this step too, through the block tables.
+
+        A cache of int8 or fp8 (e4m3) holds numbers and a float32 scale for each token and KV head, one of keys and one
+        of values: max|x| / 127 or / 448, written once. The product q . K is of the numbers as they are; then a score is
+        multiplied by its key's scale. The softmax' weights are summed as they are; then a weight is multiplied by its
+        value's scale, and the product with V is of the numbers.
         """
         ...
 
@@ -321,10 +326,21 @@ class Graph(Protocol):
         ...
 
 
+class Precision(msgspec.Struct, frozen=True):
+    """What a backend keeps numbers in, in the words of the flags of the same names."""
+
+    dtype: str = "float32"  # of matrices, and of what is between them: "float32" or "bfloat16"
+    quantization: str = "none"  # which matrices are kept in few bits instead: "none", "stored", "int8", "int4"
+    activation_quantization: str = "auto"  # rows that these are multiplied by: "auto", "none", "int8"
+    kv_cache_dtype: str | None = None  # "float32", "bfloat16", "int8", "fp8"; None: the same as `dtype`
+
+
+EXACT = Precision()
+
+
 class Backend(Protocol):
-    """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and with
-    three words of `ModelConfig`: `dtype`, what matrices and KV cache are kept in, `quantization`, which matrices are
-    kept in few bits instead, and `activation_quantization`, what these are multiplied by."""
+    """A device with its faces. Made by the class that the backend's import string names, with `num_threads` and a
+    `Precision`."""
 
     @property
     def ops(self) -> Ops: ...

@@ -13,7 +13,7 @@ from headrace.model.loader.loader import stored_types
 from headrace.model.ops import AttentionSpec, Backend, Memory, StepShape
 from headrace.model.registry import find_architecture
 from headrace.model.weights import MatrixSpec, RopeSpec, VectorSpec, WeightSpec
-from headrace.worker.backends import make_backend
+from headrace.worker.backends import make_backend, precision_of
 
 MAX_DEFAULT_KV_BYTES = 4 * 2**30
 
@@ -56,7 +56,7 @@ class MemoryPlan:
 def plan_memory(config: HeadraceConfig) -> MemoryPlan:
     """The plan as it would come out if the model were loaded now. Raises `ConfigError` if it does not fit."""
     model = config.model
-    backend = make_backend(config.worker.backend, 1, model.dtype, model.quantization, model.activation_quantization)
+    backend = make_backend(config.worker.backend, 1, precision_of(config))
     try:
         checkpoint = open_checkpoint(model.facts, model.load_format, model.seed)
         return make_plan(config, backend, stored_types(model.facts, checkpoint), weights_loaded=False)
@@ -108,7 +108,9 @@ def _describe(config: HeadraceConfig, backend: Backend) -> str:
     instruction_set = f" ({backend.instruction_set})" if backend.instruction_set else ""
     threads = "1 thread" if config.worker.num_threads == 1 else f"{config.worker.num_threads} threads"
     few_bits = "" if config.model.quantization == "none" else f", matrices {config.model.quantization}"
-    return f"{config.worker.backend}{instruction_set}, {config.model.dtype}{few_bits}, {threads}"
+    kv_cache_dtype = config.cache.kv_cache_dtype
+    cache = "" if kv_cache_dtype == config.model.dtype else f", KV cache {kv_cache_dtype}"
+    return f"{config.worker.backend}{instruction_set}, {config.model.dtype}{few_bits}{cache}, {threads}"
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

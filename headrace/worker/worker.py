@@ -9,7 +9,7 @@ from headrace.errors import EngineError
 from headrace.model.loader.checkpoint import open_checkpoint
 from headrace.model.loader.loader import load_program, stored_types
 from headrace.model.weights import Program
-from headrace.worker.backends import make_backend
+from headrace.worker.backends import make_backend, precision_of
 from headrace.worker.graphs import capture_forward
 from headrace.worker.memory import MemoryPlan, make_plan
 from headrace.worker.model_runner import ModelRunner
@@ -18,14 +18,7 @@ from headrace.worker.model_runner import ModelRunner
 class Worker:
     def __init__(self, config: HeadraceConfig) -> None:
         self._config = config
-        model = config.model
-        self._backend = make_backend(
-            config.worker.backend,
-            config.worker.num_threads,
-            model.dtype,
-            model.quantization,
-            model.activation_quantization,
-        )
+        self._backend = make_backend(config.worker.backend, config.worker.num_threads, precision_of(config))
         self._stored: dict[str, str] = {}  # how each part of a matrix is stored
         self._program: Program | None = None
         self._plan: MemoryPlan | None = None

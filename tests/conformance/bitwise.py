@@ -205,11 +205,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.bitwise")
     parser.add_argument("--model", default="", help="default: the demo model")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--kv-cache-dtype", default="auto", choices=("auto", "bfloat16", "int8", "fp8"))
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--combinations", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="of the combinations")
     options = parser.parse_args()
-    model = {"model": options.model, "dtype": options.dtype}
+    model = {"model": options.model, "dtype": options.dtype, "kv_cache_dtype": options.kv_cache_dtype}
     asked = make_requests(options.requests, vocab_size=49152)
     started = time.monotonic()
     baseline = run(model, asked, BASELINE)

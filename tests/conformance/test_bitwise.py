@@ -94,8 +94,38 @@ def test_with_matrices_of_few_bits(tmp_path, monkeypatch, quantization, activati
 
 
 @pytest.mark.slow
-def test_with_numpy(tmp_path):
-    check_combinations(model_of(tmp_path, SHAPE, "float32", backend="numpy"), FEW // 2, seed=4)
+@pytest.mark.parametrize("shape", [SHAPE, OTHER_SHAPES["heads of 80, odd widths"]], ids=["heads of 64", "heads of 80"])
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
+def test_with_a_kv_cache_of_8_bits(tmp_path, monkeypatch, shape, kv_cache_dtype):
+    model = model_of(tmp_path, shape, "bfloat16") | {"kv_cache_dtype": kv_cache_dtype}
+    for instruction_set in native.instruction_sets():
+        monkeypatch.setenv(ISA_VARIABLE, instruction_set)
+        check_combinations(model, FEW // 2, seed=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
+def test_prefix_hits_and_preemption_with_a_kv_cache_of_8_bits(model, asked, kv_cache_dtype):
+    model = model | {"kv_cache_dtype": kv_cache_dtype}
+    baseline = run(model, asked, BASELINE)
+    for variation in ALONE:
+        if variation.name in ("every prompt cached", "preempted"):
+            found = run(model, asked, variation)
+            assert_same_bits(found, baseline, variation)
+            assert found.num_preemptions >= 5 or not variation.is_tight
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "fp8"])
+def test_in_float32_with_another_kv_cache(tmp_path, kv_cache_dtype):
+    check_combinations(model_of(tmp_path, SHAPE, "float32") | {"kv_cache_dtype": kv_cache_dtype}, FEW // 2, seed=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8", "fp8"])
+def test_with_numpy(tmp_path, kv_cache_dtype):
+    model = model_of(tmp_path, SHAPE, "float32", backend="numpy") | {"kv_cache_dtype": kv_cache_dtype}
+    check_combinations(model, FEW // 2, seed=4)
 
 
 def test_the_comparison_sees_a_bit(model, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from headrace.backends.gguf_blocks import BLOCK_FORMATS, quantize
 from headrace.backends.native.extension import ISA_VARIABLE, native
 from headrace.errors import UnsupportedModelError
-from headrace.model.ops import Backend, StoredTensor
+from headrace.model.ops import Backend, Precision, StoredTensor
 from headrace.worker.backends import make_backend
 from tests.conformance.few_bits import random_tensor, rounded_rows, values_of
 from tests.conformance.implementations import IMPLEMENTATIONS
@@ -30,7 +30,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     made: list[Backend] = []
 
     def make(quantization: str, activations: str = "int8", num_threads: int = 2, dtype: str = "bfloat16") -> Backend:
-        made.append(make_backend("native", num_threads, dtype, quantization, activations))
+        made.append(make_backend("native", num_threads, Precision(dtype, quantization, activations)))
         return made[-1]
 
     yield make

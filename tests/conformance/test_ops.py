@@ -9,6 +9,7 @@ value.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import gguf
 import numpy as np
@@ -29,7 +30,7 @@ from tests.conformance.batches import (
     stored,
     write_cache,
 )
-from tests.conformance.implementations import Implementation
+from tests.conformance.implementations import IMPLEMENTATIONS, OTHER_CACHES, QUANTIZED_CACHES, Implementation
 
 Float32 = NDArray[np.float32]
 
@@ -255,7 +256,7 @@ def attend(
     scaled = implementation.as_multiplied(sequence.q * np.float32(spec.scale))[rows.start : rows.stop]
     q = double(scaled).view(len(rows), spec.num_kv_heads, -1, spec.head_dim)
     k, v = (
-        double(implementation.as_stored(array)).view(len(array), spec.num_kv_heads, spec.head_dim)
+        implementation.as_cached(torch.from_numpy(array).view(len(array), spec.num_kv_heads, spec.head_dim))
         for array in (sequence.k, sequence.v)
     )
     scores = torch.einsum("rhgd,phd->rhgp", q, k)
@@ -274,8 +275,14 @@ def close_attention(
     close(actual, attend(implementation, spec, sequence, rows), bound=bound, largest=float(np.abs(sequence.v).max()))
 
 
+with_every_cache = pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, *OTHER_CACHES], ids=str)
+with_quantized_caches = pytest.mark.parametrize("implementation", QUANTIZED_CACHES, ids=str)
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-@pytest.mark.parametrize("block_size", [1, 7, 16])
+@pytest.mark.parametrize(
+    ("implementation", "block_size"), [*product(IMPLEMENTATIONS, (1, 7, 16)), *product(OTHER_CACHES, (7, 16))], ids=str
+)
 def test_paged_attention_mixes_prefill_and_decode(
     implementation: Implementation, backend: Backend, spec: AttentionSpec, block_size: int
 ) -> None:
@@ -286,6 +293,7 @@ def test_paged_attention_mixes_prefill_and_decode(
         close_attention(implementation, spec, sequence, result)
 
 
+@with_every_cache
 @pytest.mark.parametrize("window", [None, 1, 3, 100, 256, 300])
 @pytest.mark.parametrize("heads", [1, 5])
 def test_rows_that_begin_and_end_to_see_a_split_side_by_side(
@@ -305,6 +313,7 @@ LONG_SPECS = [
 ]
 
 
+@with_every_cache
 @pytest.mark.parametrize("spec", LONG_SPECS, ids=str)
 def test_long_contexts(implementation: Implementation, spec: AttentionSpec) -> None:
     """Decode, whose splits go to all threads, and a chunk of a prompt, beside a short request."""
@@ -324,6 +333,57 @@ def test_long_contexts(implementation: Implementation, spec: AttentionSpec) -> N
             for request, rows, result in zip((sequence, short), ranges, results, strict=True):
                 close_attention(implementation, spec, request, result, rows)
     backend.close()
+
+
+def attend_one_by_one(backend: Backend, k: Float32, v: Float32) -> Float32:
+    """Of each token `[n, head_dim]`, alone in its context: its value as the cache has it."""
+    spec = AttentionSpec(0, 1, 1, k.shape[1], 1.0, window=1)
+    (result,) = attend_in_chunks(backend, spec, [Request(np.zeros_like(k), k, v)], [7])
+    return result
+
+
+@with_quantized_caches
+def test_a_cache_of_8_bits_holds_every_number_of_its_type(implementation: Implementation, backend: Backend) -> None:
+    """And rounds as torch does what is between two. Scales are powers of two, so that nothing else is rounded."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    if implementation.kv_cache_dtype == "int8":
+        numbers = (codes.double() - 128)[1:]
+    else:
+        numbers = codes.view(torch.float8_e4m3fn).double()
+        numbers = numbers[numbers.isfinite()].sort().values
+    between = (numbers[:-1] + numbers[1:]) / 2  # ties
+    above, below = (torch.nextafter(between.float(), torch.tensor(limit)).double() for limit in (1e9, -1e9))
+    rows = [piece for values in (numbers, between, above, below) for piece in values.split(79)]
+    largest = float(numbers.max())
+    v = torch.stack([functional.pad(row, (0, 80 - len(row)), value=largest) for row in rows])
+    v *= 2.0 ** torch.arange(-3, len(v) - 3)[:, None]
+    result = attend_one_by_one(backend, np.zeros(v.shape, np.float32), v.float().numpy())
+    expected = implementation.as_cached(v.float())
+    assert torch.equal(expected[: len(numbers.split(79))], v[: len(numbers.split(79))])
+    assert torch.equal(torch.from_numpy(result).double(), expected)
+
+
+@with_quantized_caches
+def test_heads_of_extreme_size_in_a_cache_of_8_bits(implementation: Implementation, backend: Backend) -> None:
+    """Zeros, the smallest and the largest floats: a scale too small for a float32 counts as zero."""
+    v = normal(1, 40, 20)
+    v *= np.array([0, 1e-45, 1e-38, 1e-36, 1e-30, 1, 1e30, 8e37] * 5, np.float32)[:, None]
+    result = attend_one_by_one(backend, v, v)
+    bound = ROUNDED_WEIGHTS_BOUND if implementation.rounds_rows else BOUND
+    for row, expected in zip(result, implementation.as_cached(torch.from_numpy(v)), strict=True):
+        largest = float(expected.abs().max())
+        assert np.all(np.abs(row - expected.numpy()) <= bound * max(largest, 1e-37))
+
+
+@with_quantized_caches
+def test_what_is_not_finite_spoils_its_own_head_and_no_other(backend: Backend) -> None:
+    spec = AttentionSpec(0, 2, 2, 33, 0.2)
+    healthy, sick = make_sequence(1, 40, spec), make_sequence(1, 40, spec)
+    sick.k[20, 3], sick.v[30, 3] = np.inf, np.nan  # of the first head
+    expected, found = (attend_in_chunks(backend, spec, [each], [11])[0] for each in (healthy, sick))
+    assert np.isnan(found[20:, :33]).all()
+    assert np.array_equal(found[:20], expected[:20])
+    assert np.array_equal(found[:, 33:], expected[:, 33:])
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[7]], ids=str)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 import ml_dtypes
@@ -24,7 +25,7 @@ from headrace.config.resolve import resolve
 from headrace.frontend.tokenizer.load import load_tokenizer
 from headrace.model.loader.checkpoint import Checkpoint, open_checkpoint
 from headrace.model.loader.loader import load_program
-from headrace.model.ops import Graph, StepInputs, StoredTensor
+from headrace.model.ops import Graph, Precision, StepInputs, StoredTensor
 from headrace.worker.backends import make_backend
 from headrace.worker.graphs import capture_forward
 
@@ -59,13 +60,13 @@ class RoundedCheckpoint:
         return StoredTensor(name, "BF16", shape, rounded.data.cast("B"))
 
 
-def negative_log_likelihoods(dtype: str, tokens: Sequence[int], quantization: str = "none") -> NDArray[np.float64]:
-    """Of each token but the first of its window. `dtype` is of the arithmetic and of the KV cache; weights have the
-    values of bfloat16 in any case, but for those that `quantization` keeps in few bits."""
+def negative_log_likelihoods(precision: Precision, tokens: Sequence[int]) -> NDArray[np.float64]:
+    """Of each token but the first of its window. Weights have the values of bfloat16 in any case, but for those
+    that are kept in few bits."""
     config = resolve(
         EngineConfig(
             backend="native",
-            dtype=dtype,
+            dtype=precision.dtype,
             max_model_len=WINDOW,
             max_num_seqs=STEP,  # the samples that a step has room for
             max_num_batched_tokens=STEP,
@@ -75,10 +76,10 @@ def negative_log_likelihoods(dtype: str, tokens: Sequence[int], quantization: st
     )
     checkpoint = open_checkpoint(config.model.facts, "auto", 0)
     num_threads = config.worker.num_threads
-    backend = make_backend("native", num_threads, dtype, quantization)
+    backend = make_backend("native", num_threads, precision)
     program = load_program(
         config.model.facts,
-        RoundedCheckpoint(checkpoint) if dtype == "float32" else checkpoint,
+        RoundedCheckpoint(checkpoint) if precision.dtype == "float32" else checkpoint,
         backend.memory,
         num_positions=WINDOW,
         num_threads=num_threads,
@@ -121,14 +122,15 @@ def main() -> None:
     found = {}
     for dtype in ("float32", "bfloat16"):
         started = time.monotonic()
-        found[dtype] = perplexity(negative_log_likelihoods(dtype, tokens))
+        found[dtype] = perplexity(negative_log_likelihoods(Precision(dtype), tokens))
         print(f"{dtype}: perplexity {found[dtype]:.4f} ({time.monotonic() - started:.0f} s)", flush=True)
     ratio = found["bfloat16"] / found["float32"]
     print(f"bfloat16 / float32 = {ratio:.5f}")
     assert abs(ratio - 1) <= 0.005
-    for quantization in ("stored", "int8", "int4"):
-        few = perplexity(negative_log_likelihoods("bfloat16", tokens, quantization))
-        print(f"{quantization}: perplexity {few:.4f}, to bfloat16 {few / found['bfloat16']:.5f}", flush=True)
+    in_few_bits = [Precision("bfloat16", *words) for words in product(("stored", "int8", "int4"), ("none", "int8"))]
+    for precision in (*in_few_bits, *(Precision("bfloat16", kv_cache_dtype=word) for word in ("int8", "fp8"))):
+        few = perplexity(negative_log_likelihoods(precision, tokens))
+        print(f"{precision}: perplexity {few:.4f}, to bfloat16 {few / found['bfloat16']:.5f}", flush=True)
 
 
 if __name__ == "__main__":

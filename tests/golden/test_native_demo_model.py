@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from headrace.contracts.sampling_params import SamplingParams
+from headrace.model.ops import Precision
 from tests.conformance.engine_runs import make_client, run_requests
 from tests.golden.demo_model import chat_prompts, reference_model
 from tests.golden.make_greedy_tokens import DATA
@@ -80,7 +81,7 @@ def tokens():
 
 @pytest.fixture(scope="module")
 def float32_losses(tokens):
-    return negative_log_likelihoods("float32", tokens)
+    return negative_log_likelihoods(Precision("float32"), tokens)
 
 
 @pytest.mark.slow
@@ -97,7 +98,7 @@ def test_float32_is_transformers_with_the_same_weights(tokens, float32_losses):
 
 @pytest.mark.slow
 def test_bfloat16_costs_hardly_any_perplexity(tokens, float32_losses):
-    ratio = perplexity(negative_log_likelihoods("bfloat16", tokens)) / perplexity(float32_losses)
+    ratio = perplexity(negative_log_likelihoods(Precision("bfloat16"), tokens)) / perplexity(float32_losses)
     assert abs(ratio - 1) <= 0.005
 
 
@@ -105,5 +106,12 @@ def test_bfloat16_costs_hardly_any_perplexity(tokens, float32_losses):
 @pytest.mark.parametrize("quantization", ["stored", "int8"])
 def test_few_bits_cost_little_perplexity(tokens, float32_losses, quantization):
     """The text is short here; over the whole of it `make accuracy` measures."""
-    losses = negative_log_likelihoods("bfloat16", tokens, quantization)
+    losses = negative_log_likelihoods(Precision("bfloat16", quantization), tokens)
     assert abs(perplexity(losses) / perplexity(float32_losses) - 1) <= 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kv_cache_dtype", "bound"), [("int8", 0.01), ("fp8", 0.02)])
+def test_a_kv_cache_of_8_bits_costs_little_perplexity(tokens, float32_losses, kv_cache_dtype, bound):
+    losses = negative_log_likelihoods(Precision("bfloat16", kv_cache_dtype=kv_cache_dtype), tokens)
+    assert abs(perplexity(losses) / perplexity(float32_losses) - 1) <= bound

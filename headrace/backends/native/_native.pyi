@@ -40,6 +40,10 @@ class Type(enum.Enum):
 
     uint8 = 3
 
+    int8 = 4
+
+    fp8 = 5
+
 class Stored(enum.Enum):
     float32 = 0
 
@@ -118,11 +122,14 @@ class Matrix:
         """
 
 class KVCache:
-    def __init__(self, data: int, type: Type, num_kv_heads: int, head_dim: int, block_size: int) -> None: ...
+    def __init__(self, data: int, type: Type, num_kv_heads: int, head_dim: int, block_size: int, arithmetic: Type) -> None:
+        """
+        `arithmetic` is bfloat16 where rows may be rounded before they meet keys and values, else float32.
+        """
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of the keys and values of 16 slots."""
+        """Bytes of 16 slots, of all heads."""
 
 class Rotation:
     def __init__(self, cos: int = 0, sin: int = 0, dim: int = 0) -> None: ...

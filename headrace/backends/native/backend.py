@@ -13,21 +13,15 @@ from headrace.backends.native.graph import NativeGraph
 from headrace.backends.native.memory import NativeMemory
 from headrace.backends.native.ops import NativeOps, NativeStep
 from headrace.backends.native.sampler import NativeSampler
-from headrace.model.ops import Activation, AttentionSpec, Ops, Step, StepInputs, StepShape
+from headrace.model.ops import EXACT, Activation, AttentionSpec, Ops, Precision, Step, StepInputs, StepShape
 
 
 class NativeBackend:
-    def __init__(
-        self,
-        num_threads: int,
-        dtype: str = "float32",
-        quantization: str = "none",
-        activation_quantization: str = "auto",
-    ) -> None:
+    def __init__(self, num_threads: int, precision: Precision = EXACT) -> None:
         self.instruction_set = choose_instruction_set()
         self._progress = Progress()
         self._pool = native.Pool(num_threads, self._progress.address)
-        self.memory = NativeMemory(dtype, num_threads, quantization, activation_quantization)
+        self.memory = NativeMemory(num_threads, precision)
         self.ops = NativeOps(self.memory, self._pool, self.instruction_set)
         self.sampler = NativeSampler(self._pool, self.instruction_set)
 

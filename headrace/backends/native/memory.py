@@ -15,7 +15,7 @@ from headrace.backends.gguf_blocks import BLOCK_FORMATS, GROUP, Groups, quantize
 from headrace.backends.native.extension import native
 from headrace.backends.numpy.dequantize import dequantize_into, unreadable
 from headrace.errors import UnsupportedModelError
-from headrace.model.ops import AttentionSpec, StepShape, StoredTensor
+from headrace.model.ops import EXACT, AttentionSpec, Precision, StepShape, StoredTensor
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -53,6 +53,7 @@ QUANTIZED = {
 _STORED = {"F32": native.Stored.float32, "BF16": native.Stored.bfloat16, "F16": native.Stored.float16} | {
     name: native.Stored[name.lower()] for name in BLOCK_FORMATS
 }
+
 _ROWS_AT_A_TIME = 1024  # of a quantised tensor that are unpacked before they are packed
 
 
@@ -123,18 +124,14 @@ class _Arena:
 
 
 class NativeMemory:
-    def __init__(
-        self, dtype: str, num_threads: int, quantization: str = "none", activation_quantization: str = "auto"
-    ) -> None:
-        """`dtype`: of the KV cache and of matrices, but for those that `quantization` keeps in few bits: those that are
-        "stored" so, or all, as "int8" or "int4". `activation_quantization`: whether rows are rounded to "int8" before
-        they are multiplied by these, or "none" are; "auto": by those of 4 bits alone."""
-        self.type = native.Type.bfloat16 if dtype == "bfloat16" else native.Type.float32
+    def __init__(self, num_threads: int, precision: Precision = EXACT) -> None:
+        self.type = native.Type[precision.dtype]
+        self._kv_type = native.Type[precision.kv_cache_dtype or precision.dtype]
         self.kv_caches: dict[int, native.KVCache] = {}  # layer -> its cache
         self._kv_buffers: list[native.Buffer] = []
         self._num_threads = num_threads
-        self._quantization = quantization
-        self._activation_quantization = activation_quantization
+        self._quantization = precision.quantization
+        self._activation_quantization = precision.activation_quantization
         self._arena = _Arena()
 
     # ---- weights
@@ -186,7 +183,8 @@ class NativeMemory:
         )
 
     def _with_product(self, kind: Kind) -> Kind:
-        """Rounding rows costs about as much accuracy as weights of 8 bits do, and much less than weights of 4 bits."""
+        """By default rows are rounded for matrices of 4 bits alone: that costs about as much accuracy as weights of 8
+        bits do, and much less than weights of 4 bits."""
         of_choice = {"int8": True, "none": False, "auto": kind.type == native.Type.uint4}
         return replace(kind, product=ROUNDED_ROWS if of_choice[self._activation_quantization] else self.type)
 
@@ -224,12 +222,15 @@ class NativeMemory:
                 )
             buffer = native.Buffer(num_groups * self._group_bytes(layer))
             self._kv_buffers.append(buffer)
-            self.kv_caches[layer.layer] = native.KVCache(
-                buffer.address, self.type, layer.num_kv_heads, layer.head_dim, block_size
-            )
+            self.kv_caches[layer.layer] = self._kv_cache(layer, buffer.address, block_size)
+
+    def _kv_cache(self, layer: AttentionSpec, address: int, block_size: int) -> native.KVCache:
+        return native.KVCache(
+            address, self._kv_type, layer.num_kv_heads, layer.head_dim, block_size, arithmetic=self.type
+        )
 
     def _group_bytes(self, layer: AttentionSpec) -> int:
-        return int(native.KVCache(0, self.type, layer.num_kv_heads, layer.head_dim, native.GROUP).group_bytes)
+        return int(self._kv_cache(layer, 0, native.GROUP).group_bytes)
 
     # ---- sizes
 

@@ -6,6 +6,9 @@ window, is masked and adds exact zeros. The maximum over tiles is exact in any o
 another from the first. So neither the chunk that a row came in, nor the requests beside it, nor the block size changes
 a bit.
 
+A cache of 8 bits is multiplied as it is: scores are then multiplied by the scales of their keys, and weights, once they
+are in their sum, by those of their values.
+
 A step is cut into units, once for all layers (`plan_units`), and units go to the threads of the pool (`attend`).
 """
 
@@ -15,11 +18,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.backends.numpy.memory import MAX_UNIT_PAIRS, MIN_UNIT_ROWS, TILE, KVCache
+from headrace.backends.numpy.memory import MAX_UNIT_PAIRS, MIN_UNIT_ROWS, TILE, KVCache, QuantizedKVCache
 from headrace.backends.numpy.threads import ThreadPool
 from headrace.model.ops import AttentionSpec, StepInputs
 
@@ -71,7 +75,12 @@ def plan_units(inputs: StepInputs, block_size: int, num_threads: int, window: in
 
 
 def attend(
-    q: Float32, cache: KVCache, spec: AttentionSpec, units: list[Unit], block_size: int, pool: ThreadPool
+    q: Float32,
+    cache: KVCache | QuantizedKVCache,
+    spec: AttentionSpec,
+    units: list[Unit],
+    block_size: int,
+    pool: ThreadPool,
 ) -> Float32:
     """[n, num_heads * head_dim] -> the same. The cache already holds this step's keys and values."""
     group = spec.num_heads // spec.num_kv_heads
@@ -89,7 +98,9 @@ def softcap(x: Float32, cap: float) -> Float32:
     return capped
 
 
-def _attend_unit(q: Float32, cache: KVCache, cap: float | None, unit: Unit, run: int, out: Float32) -> None:
+def _attend_unit(
+    q: Float32, cache: KVCache | QuantizedKVCache, cap: float | None, unit: Unit, run: int, out: Float32
+) -> None:
     _, num_kv_heads, group, head_dim = q.shape
     num_segments, num_tiles = len(unit.segment_starts), len(unit.segment_of_tile)
     # [num_kv_heads, num_segments, rows_per_segment, group, head_dim]
@@ -104,6 +115,8 @@ def _attend_unit(q: Float32, cache: KVCache, cap: float | None, unit: Unit, run:
     values = values.reshape(num_kv_heads, num_tiles, 1, 1, TILE, head_dim)
 
     scores = np.matmul(keys, queries[..., None])[..., 0]  # [num_kv_heads, num_tiles, rows, group, TILE]
+    if isinstance(cache, QuantizedKVCache):
+        scores *= _gather_scales(cache.key_scales, unit, run)
     if cap is not None:
         scores = softcap(scores, cap)
     np.copyto(scores[:, unit.first_hidden :], -np.inf, where=unit.hidden)
@@ -113,8 +126,10 @@ def _attend_unit(q: Float32, cache: KVCache, cap: float | None, unit: Unit, run:
 
     # Weighted values and, in the last column, the weights' sum: [num_kv_heads, num_tiles, rows, group, head_dim + 1]
     sums = np.empty((*scores.shape[:-1], head_dim + 1), np.float32)
-    np.matmul(values.swapaxes(-1, -2), scores[..., None], out=sums[..., :head_dim, None])
     np.add.reduce(scores, axis=-1, out=sums[..., head_dim])
+    if isinstance(cache, QuantizedKVCache):
+        scores *= _gather_scales(cache.value_scales, unit, run)
+    np.matmul(values.swapaxes(-1, -2), scores[..., None], out=sums[..., :head_dim, None])
     total = sums[:, unit.tiles_in_order[0]]
     for tiles in unit.tiles_in_order[1:]:
         later = sums[:, tiles]
@@ -123,11 +138,18 @@ def _attend_unit(q: Float32, cache: KVCache, cap: float | None, unit: Unit, run:
     out[unit.rows] = result.transpose(1, 2, 0, 3, 4).reshape(-1, num_kv_heads, group, head_dim)
 
 
-def _gather(cache: Float32, unit: Unit, run: int, head_dim: int) -> Float32:
+def _gather(cache: NDArray[Any], unit: Unit, run: int, head_dim: int) -> Float32:
     """[num_kv_heads, num_tiles * TILE, head_dim], copied from wherever the blocks are."""
     num_kv_heads = cache.shape[0]
     pieces = cache.reshape(num_kv_heads, -1, run * head_dim).take(unit.runs, axis=1, mode="clip")
-    return pieces.reshape(num_kv_heads, -1, head_dim)
+    return pieces.reshape(num_kv_heads, -1, head_dim).astype(np.float32, copy=False)
+
+
+def _gather_scales(scales: Float32, unit: Unit, run: int) -> Float32:
+    """[num_kv_heads, num_tiles, 1, 1, TILE]; 0 for positions that no row sees."""
+    gathered = _gather(scales, unit, run, 1)
+    gathered[:, unit.unseen] = 0
+    return gathered.reshape(len(scales), -1, 1, 1, TILE)
 
 
 def _prefill_cuts(inputs: StepInputs, request: int, num_threads: int) -> Iterator[tuple[int, int]]:

@@ -11,23 +11,18 @@ from headrace.backends.numpy.memory import NumpyMemory
 from headrace.backends.numpy.ops import NumpyOps, NumpyStep
 from headrace.backends.numpy.sampler import NumpySampler
 from headrace.backends.numpy.threads import ThreadPool
-from headrace.model.ops import Activation, AttentionSpec, Ops, Step, StepInputs, StepShape
+from headrace.model.ops import EXACT, Activation, AttentionSpec, Ops, Precision, Step, StepInputs, StepShape
 
 
 class NumpyBackend:
     instruction_set = None  # BLAS chooses for itself
 
-    def __init__(
-        self,
-        num_threads: int,
-        dtype: str = "float32",
-        quantization: str = "none",
-        activation_quantization: str = "auto",
-    ) -> None:
-        """Whatever these words say, everything is float32: this backend is the truth that others are measured by."""
+    def __init__(self, num_threads: int, precision: Precision = EXACT) -> None:
+        """Whatever `precision` says, everything is float32, but for a KV cache of "int8" or "fp8": this backend is the
+        truth that others are measured by."""
         self._pool = ThreadPool(num_threads)
         self._blas = Blas(num_threads)
-        self.memory = NumpyMemory()
+        self.memory = NumpyMemory(precision.kv_cache_dtype)
         self.ops = NumpyOps(self.memory, self._pool, self._blas)
         self.sampler = NumpySampler()
 

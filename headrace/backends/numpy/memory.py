@@ -1,4 +1,4 @@
-"""Weights and KV cache as float32 arrays, and how many bytes they take."""
+"""Weights and KV cache as arrays, and how many bytes they take."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.backends.numpy.dequantize import dequantize_into
+from headrace.backends.numpy.kv_types import KV_TYPES, KVType
 from headrace.model.ops import AttentionSpec, StepShape, StoredTensor
 
 Float32 = NDArray[np.float32]
@@ -78,8 +80,34 @@ class KVCache:
     def write(self, slots: NDArray[np.int32], k: Float32, v: Float32, head_dim: int) -> None:
         """Store keys and values of n tokens, each [n, num_kv_heads * head_dim], in slots [n]."""
         for cache, new in ((self.keys, k), (self.values, v)):
-            by_slot = cache.reshape(len(cache), -1, head_dim)
-            by_slot[:, slots] = new.reshape(len(new), len(cache), head_dim).swapaxes(0, 1)
+            _by_slot(cache, head_dim)[:, slots] = _heads(new, len(cache))
+
+
+@dataclass(frozen=True)
+class QuantizedKVCache:
+    """The same in 8 bits, beside their scales [num_kv_heads, num_blocks, block_size]."""
+
+    type: KVType
+    keys: NDArray[Any]
+    values: NDArray[Any]
+    key_scales: Float32
+    value_scales: Float32
+
+    def write(self, slots: NDArray[np.int32], k: Float32, v: Float32, head_dim: int) -> None:
+        """As `KVCache.write`."""
+        for cache, scales, new in ((self.keys, self.key_scales, k), (self.values, self.value_scales, v)):
+            numbers, scale = self.type.quantize(_heads(new, len(cache)))
+            _by_slot(cache, head_dim)[:, slots] = numbers
+            _by_slot(scales, 1)[:, slots, 0] = scale
+
+
+def _by_slot(cache: NDArray[Any], width: int) -> NDArray[Any]:
+    return cache.reshape(len(cache), -1, width)
+
+
+def _heads(rows: Float32, num_kv_heads: int) -> Float32:
+    """[num_kv_heads, n, head_dim]"""
+    return rows.reshape(len(rows), num_kv_heads, rows.shape[1] // num_kv_heads).swapaxes(0, 1)
 
 
 class _Arena:
@@ -105,9 +133,11 @@ class _Arena:
 
 
 class NumpyMemory:
-    def __init__(self) -> None:
+    def __init__(self, kv_cache_dtype: str | None = None) -> None:
+        """`kv_cache_dtype`: "int8" or "fp8"; whatever else it says, the KV cache is float32."""
         self._arena = _Arena()
-        self.kv_caches: dict[int, KVCache] = {}  # layer -> its cache
+        self._kv_type = KV_TYPES.get(kv_cache_dtype or "float32")
+        self.kv_caches: dict[int, KVCache | QuantizedKVCache] = {}  # layer -> its cache
         self.block_size = 0
 
     def pack_matrix(self, parts: Sequence[StoredTensor], biases: Sequence[StoredTensor] = ()) -> Matrix:
@@ -133,9 +163,16 @@ class NumpyMemory:
     def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         for layer in layers:
-            shape = (layer.num_kv_heads, num_blocks, block_size * layer.head_dim)
-            # zeros, not empty: what is behind a request's last token is multiplied by zero and must be finite
-            self.kv_caches[layer.layer] = KVCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+            self.kv_caches[layer.layer] = self._new_kv_cache(layer, num_blocks, block_size)
+
+    def _new_kv_cache(self, layer: AttentionSpec, num_blocks: int, block_size: int) -> KVCache | QuantizedKVCache:
+        """Zeros, not empty: what is behind a request's last token is multiplied by zero and must be finite."""
+        shape = (layer.num_kv_heads, num_blocks, block_size * layer.head_dim)
+        if self._kv_type is None:
+            return KVCache(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+        keys, values = (np.zeros(shape, self._kv_type.dtype) for _ in range(2))
+        key_scales, value_scales = (np.zeros((*shape[:2], block_size), np.float32) for _ in range(2))
+        return QuantizedKVCache(self._kv_type, keys, values, key_scales, value_scales)
 
     def matrix_bytes(self, parts: Sequence[tuple[int, str]], columns: int, *, is_gated: bool = False) -> int:
         return sum(rows for rows, _ in parts) * columns * FLOAT_BYTES
@@ -147,7 +184,13 @@ class NumpyMemory:
         return num_positions * dim * FLOAT_BYTES
 
     def kv_block_bytes(self, layers: Sequence[AttentionSpec], block_size: int) -> int:
-        return sum(2 * layer.num_kv_heads * layer.head_dim * block_size * FLOAT_BYTES for layer in layers)
+        heads = sum(2 * layer.num_kv_heads * self._head_bytes(layer.head_dim) for layer in layers)
+        return heads * block_size
+
+    def _head_bytes(self, head_dim: int) -> int:
+        if self._kv_type is None:
+            return head_dim * FLOAT_BYTES
+        return head_dim * self._kv_type.dtype.itemsize + FLOAT_BYTES  # and its scale
 
     def step_bytes(self, shape: StepShape) -> int:
         """Activations of the widest moment of a layer, logits, and what the units of attention gather."""

@@ -62,6 +62,25 @@ def test_few_bits_need_the_native_kernels(model):
     assert resolve(EngineConfig(model=model, backend="native", quantization="int8")).model.quantization == "int8"
 
 
+def test_the_kv_cache_has_the_dtype_of_the_model_unless_told_otherwise(model):
+    def kept(**settings):
+        return resolve(EngineConfig(**({"model": model, "backend": "native"} | settings))).cache.kv_cache_dtype
+
+    assert kept(dtype="float32") == "float32"
+    assert kept(dtype="bfloat16") == kept(dtype="bfloat16", kv_cache_dtype="auto") == "bfloat16"
+    assert kept(dtype="float32", kv_cache_dtype="bfloat16") == "bfloat16"
+    assert kept(kv_cache_dtype="int8") == kept(kv_cache_dtype="int8", backend="numpy") == "int8"
+    assert kept(kv_cache_dtype="fp8") == kept(kv_cache_dtype="fp8_e4m3") == "fp8"
+    with pytest.raises(
+        ConfigError, match="--kv-cache-dtype: 'fp8_e5m2' is not one of auto, bfloat16, int8, fp8, fp8_e4m3"
+    ):
+        kept(kv_cache_dtype="fp8_e5m2")
+    with pytest.raises(
+        ConfigError, match="--kv-cache-dtype: the numpy backend keeps its KV cache in float32, int8 or fp8"
+    ):
+        kept(kv_cache_dtype="bfloat16", backend="numpy")
+
+
 def test_budget_has_room_for_every_running_request(model):
     config = resolve(EngineConfig(model=model, backend="numpy", max_num_seqs=200))
     assert config.scheduler.max_num_batched_tokens == 200

@@ -11,6 +11,7 @@ from headrace.config.resolved import HeadraceConfig
 from headrace.errors import ConfigError
 from headrace.worker import memory
 from headrace.worker.memory import plan_memory
+from tests.installed_backends import INSTALLED_BACKENDS
 from tests.tiny_model import TINY_CONFIG
 
 MIB = 2**20
@@ -51,6 +52,21 @@ def test_a_given_size_and_a_given_number(tmp_path: Path) -> None:
     given = config(tmp_path, max_model_len=64, kv_cache_memory=10 * BLOCK_BYTES + 1)
     assert plan_memory(given).num_kv_blocks == 10
     assert plan_memory(config(tmp_path, max_model_len=64, num_kv_blocks_override=5)).num_kv_blocks == 5
+
+
+@pytest.mark.usefixtures("left")
+@pytest.mark.parametrize("backend", INSTALLED_BACKENDS)
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
+def test_a_cache_of_8_bits_has_a_byte_for_each_element_and_a_scale_for_each_head(
+    tmp_path: Path, backend: str, kv_cache_dtype: str
+) -> None:
+    block_bytes = 2 * 2 * 2 * (16 + 4) * 16
+    settings = config(
+        tmp_path, backend=backend, max_model_len=64, kv_cache_dtype=kv_cache_dtype, kv_cache_memory=10 * block_bytes + 1
+    )
+    plan = plan_memory(settings)
+    assert (plan.kv_block_bytes, plan.num_kv_blocks) == (block_bytes, 10)
+    assert f"KV cache {kv_cache_dtype}" in plan.render().splitlines()[0]
 
 
 @pytest.mark.usefixtures("left")
