@@ -22,7 +22,8 @@ struct GroupFormat {
     int32_t size;      // 32 or 16
     int32_t zero;
     bool wide_scales;  // scales and minimums are float32, else float16
-    Type product;      // uint8: rows are rounded to int8 by groups. bfloat16, float32: weights are expanded to it first
+    Type product;      // uint8: rows are rounded to integers by groups. bfloat16, float32: weights are expanded to it first
+    int32_t row_bytes; // 1 or 2, of these integers
 
     HEADRACE_SHARED bool has_minimums() const { return zero < 0; }
     HEADRACE_SHARED int64_t scale_words() const { return wide_scales ? 16 : 8; }
@@ -65,10 +66,10 @@ struct Operands {
 
 constexpr int64_t kExpandedPanels = 4;  // of a matrix of few bits, at a time
 
-// What a thread needs to multiply by matrices of few bits: the rows of its last tile, rounded to int8 by groups, or panels
-// that are expanded.
+// What a thread needs to multiply by matrices of few bits: the rows of its last tile, rounded by groups, or panels that are
+// expanded.
 struct GroupScratch {
-    int8_t* quants;   // [rows, in]
+    int8_t* quants;   // [rows, row_bytes, in], upper bytes first
     float* scales;    // [rows, groups]: what a quant stands for
     float* offsets;   // [rows, groups]: the sum of a group, as it was rounded
     int32_t* starts;  // [rows, groups]: the sum of its quants times minus the matrix's zero

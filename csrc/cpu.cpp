@@ -16,10 +16,11 @@ namespace {
 // Tiles have to be asked for: without leave from the kernel the first instruction on them is a fault. Source: Linux,
 // Documentation/arch/x86/xstate.rst.
 bool has_amx() {
-    constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24;  // cpuid leaf 7, edx
+    constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25;  // cpuid leaf 7, edx
+    constexpr unsigned kWanted = kBFloat16 | kTiles | kInt8;
     constexpr int kRequestPermission = 0x1023, kTileData = 18;   // arch_prctl
     unsigned a = 0, b = 0, c = 0, d = 0;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kBFloat16 | kTiles)) != (kBFloat16 | kTiles)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kWanted) != kWanted) return false;
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 #endif

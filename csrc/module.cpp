@@ -125,17 +125,18 @@ NB_MODULE(_native, m) {
 
     nb::class_<Matrix>(m, "Matrix")
         .def("__init__", [](Matrix* self, uintptr_t panels, uintptr_t bias, int64_t out, int64_t in, Type type,
-                            int32_t group, int32_t zero, bool wide_scales, Type product) {
+                            int32_t group, int32_t zero, bool wide_scales, Type product,
+                            int32_t row_bytes) {
             new (self) Matrix{at<const uint32_t>(panels), at<const float>(bias), out, in, type,
-                              {group, zero, wide_scales, product}};
+                              {group, zero, wide_scales, product, row_bytes}};
             const bool fits = type == Type::uint4 ? group == 32 : group == 32 || group == 16;
             if (self->is_grouped() && (!fits || in % group)) throw std::invalid_argument("no such groups");
-            if (product == Type::uint4) throw std::invalid_argument("no such product");
+            if (product == Type::uint4 || row_bytes < 1 || row_bytes > 2) throw std::invalid_argument("no such product");
         }, "panels"_a, "bias"_a, "out"_a, "in_"_a, "type"_a, "group"_a = 0, "zero"_a = 0, "wide_scales"_a = false,
-           "product"_a = Type::uint8,
-           "The last four are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1\n"
+           "product"_a = Type::uint8, "row_bytes"_a = 1,
+           "The last five are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1\n"
            "where groups have minimums, whether scales are float32 and not float16, and what products are made of:\n"
-           "uint8 for rows that are rounded to int8, else what weights are expanded to.")
+           "uint8 for rows that are rounded to integers of so many bytes, else what weights are expanded to.")
         .def_ro("out", &Matrix::out)
         .def_ro("in_", &Matrix::in)
         .def_ro("type", &Matrix::type)

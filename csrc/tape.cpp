@@ -107,7 +107,7 @@ void Tape::prepare_scratch(const SampleArgs& args) {
 void Tape::prepare_scratch(const Matrix& w) {
     if (!w.is_grouped()) return;
     const bool rounds_rows = w.product() == Type::uint8;
-    const int64_t width = std::max(row_width_, rounds_rows ? w.in : 0);
+    const int64_t width = std::max(row_width_, rounds_rows ? w.format.row_bytes * w.in : 0);
     const int64_t row_groups = std::max(row_groups_, rounds_rows ? w.in / w.format.size : 0);
     const int64_t expanded = std::max(expanded_words_, rounds_rows ? 0 : kExpandedPanels * w.product_panel_words());
     if (width == row_width_ && row_groups == row_groups_ && expanded == expanded_words_) return;

@@ -68,7 +68,7 @@ class Tape final : public Job {
 
     std::vector<Buffer> scratch_memory_;  // one for each thread
     std::vector<AttentionScratch> scratch_;
-    int64_t row_width_ = 0, row_groups_ = 0;  // of the largest matrix of few bits that rounds rows; 0: there is none
+    int64_t row_width_ = 0, row_groups_ = 0;  // bytes and groups of rows that are rounded, at most; 0: there are none
     int64_t expanded_words_ = 0;              // of the largest one that is expanded
     std::vector<Buffer> group_memory_;          // one for each thread
     std::vector<GroupScratch> group_scratch_;

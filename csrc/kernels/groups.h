@@ -1,6 +1,6 @@
-// The product for matrices of few bits. Rows are rounded to int8, each group with a scale of its own; then every product
-// within a group is one of integers, which are exact, and only the sum over groups is in float32: one chain in their order
-// for each element, whatever is computed beside it.
+// The product for matrices of few bits. Rows are rounded to integers of 8 or 16 bits, each group with a scale of its own; then
+// every product within a group is one of integers, which are exact, and only the sum over groups is in float32: one chain in
+// their order for each element, whatever is computed beside it.
 #pragma once
 
 #include "../args.h"
@@ -9,43 +9,47 @@
 
 namespace headrace::HEADRACE_NAMESPACE {
 
-// Rows and vectors of a block: sums of integers and of floats must both fit the registers.
-constexpr int kGroupRows = kRegisters >= 32 ? 6 : 3;
-constexpr int group_vectors(int rows) { return rows <= kGroupRows / 3 ? 4 : 2; }
-
 // ---- rows ----
 
-inline void round_group(const float* x, int64_t size, int32_t zero, int8_t* quants, float* scale, float* offset,
+// An integer q of 16 bits is 256 * upper + lower, both int8.
+template <int kRowBytes>
+inline void round_group(const float* x, int64_t size, int32_t zero, int8_t* upper, int8_t* lower, float* scale, float* offset,
                         int32_t* start) {
+    constexpr float kMost = kRowBytes == 1 ? 127.0f : 127.0f * 256.0f;
     float most = 0.0f;
     for (int64_t i = 0; i < size; i += kLanes) {
         const Float part = load(x + i);
         const float peak = max(max(part, broadcast(0.0f) - part));
         most = peak > most ? peak : most;
     }
-    const float factor = most > 0.0f ? 127.0f / most : 0.0f;
+    const float factor = most > 0.0f ? kMost / most : 0.0f;
     alignas(64) int32_t rounded[32];
     for (int64_t i = 0; i < size; i += kLanes) store_int(rounded + i, to_int(load(x + i) * broadcast(factor)));
     int32_t total = 0;
-    for (int64_t i = 0; i < size; ++i) {
-        quants[i] = static_cast<int8_t>(rounded[i]);
-        total += rounded[i];
+    for (int64_t i = 0; i < size; ++i) total += rounded[i];
+    if constexpr (kRowBytes == 1) {
+        for (int64_t i = 0; i < size; ++i) upper[i] = static_cast<int8_t>(rounded[i]);
+    } else {
+        for (int64_t i = 0; i < size; ++i) upper[i] = static_cast<int8_t>((rounded[i] + 128) >> 8);
+        for (int64_t i = 0; i < size; ++i) lower[i] = static_cast<int8_t>(rounded[i]);  // modulo 256
     }
-    *scale = most / 127.0f;
+    *scale = most / kMost;
     *offset = *scale * static_cast<float>(total);
     *start = zero > 0 ? -zero * total : 0;
 }
 
 // Rows first to last of x, into the scratch, unless they are there: a thread takes several tiles of the same rows.
+template <int kRowBytes>
 inline void round_rows(const Operands& x, const Matrix& w, int64_t first_row, int64_t last_row, GroupScratch& scratch) {
     if (scratch.first_row == first_row && scratch.last_row == last_row) return;
-    const int64_t groups = w.in / w.format.size;
+    const int64_t size = w.format.size, groups = w.in / size;
     for (int64_t row = first_row; row < last_row; ++row) {
         const float* from = static_cast<const float*>(x.data) + row * x.stride;
         const int64_t to = (row - first_row) * groups;
+        int8_t* quants = scratch.quants + (row - first_row) * kRowBytes * w.in;
         for (int64_t g = 0; g < groups; ++g)
-            round_group(from + g * w.format.size, w.format.size, w.format.zero, scratch.quants + (to + g) * w.format.size,
-                        scratch.scales + to + g, scratch.offsets + to + g, scratch.starts + to + g);
+            round_group<kRowBytes>(from + g * size, size, w.format.zero, quants + g * size, quants + w.in + g * size,
+                                   scratch.scales + to + g, scratch.offsets + to + g, scratch.starts + to + g);
     }
     scratch.first_row = first_row;
     scratch.last_row = last_row;
@@ -58,13 +62,24 @@ inline Float load_scales(const uint32_t* words, int64_t lane, bool wide) {
                 : load_f16(reinterpret_cast<const uint16_t*>(words) + lane);
 }
 
+// Rows of a block: sums of integers and of floats must both fit the registers.
+template <int kRowBytes>
+constexpr int kGroupRows = kRegisters >= 32 ? (kRowBytes == 1 ? 6 : 4) : (kRowBytes == 1 ? 3 : 2);
+
+// What the integers of a group are, from the sums of their upper and their lower bytes.
+template <int kRowBytes>
+HEADRACE_SHARED Int whole_dot(Int upper, Int lower) {
+    if constexpr (kRowBytes == 1) return upper;
+    return add_256(lower, upper);
+}
+
 // out[r][i] = row r times column i of kColumns vectors, of which `column` is the first. Rows count from the scratch's first.
-template <int kBits, int kSize, int kRows, int kColumns>
+template <int kBits, int kSize, int kRowBytes, int kRows, int kColumns>
 __attribute__((noinline)) static void multiply_groups(const Matrix& w, const GroupScratch& scratch, int64_t row,
                                                       int64_t column, float* out, int64_t out_stride) {
     constexpr int kWords = kSize / (kBits == 4 ? 8 : 4);
     const int64_t groups = w.in / kSize, group_words = w.group_words(), panel_words = w.panel_words();
-    const int64_t scale_words = w.format.scale_words();
+    const int64_t scale_words = w.format.scale_words(), row_stride = w.in;
     const bool wide = w.format.wide_scales, has_minimums = w.format.has_minimums();
     const uint32_t* starts[kColumns];
     for (int v = 0; v < kColumns; ++v) starts[v] = w.panels + (column + v) / kVectors * panel_words;
@@ -73,16 +88,24 @@ __attribute__((noinline)) static void multiply_groups(const Matrix& w, const Gro
         for (int v = 0; v < kColumns; ++v) sums[r][v] = broadcast(0.0f);
     for (int64_t g = 0; g < groups; ++g) {
         const int64_t at = row * groups + g;
-        Int dots[kRows][kColumns];
+        Int dots[kRowBytes][kRows][kColumns];
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r)
+        for (int b = 0; b < kRowBytes; ++b)
 #pragma GCC unroll 8
-            for (int v = 0; v < kColumns; ++v) dots[r][v] = broadcast_int(scratch.starts[at + r * groups]);
-        const int8_t* quants = scratch.quants + at * kSize;
-        const auto four = [&](int r, int i) {
-            int32_t x;
-            __builtin_memcpy(&x, quants + r * groups * kSize + i, sizeof x);
-            return x;
+            for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+                for (int v = 0; v < kColumns; ++v)
+                    dots[b][r][v] = broadcast_int(b == kRowBytes - 1 ? scratch.starts[at + r * groups] : 0);
+        const int8_t* quants = scratch.quants + row * kRowBytes * row_stride + g * kSize;
+        const auto add = [&](int v, Int weights, int i) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+            for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+                for (int b = 0; b < kRowBytes; ++b) {
+                    int32_t x;
+                    __builtin_memcpy(&x, quants + (r * kRowBytes + b) * row_stride + i, sizeof x);
+                    dots[b][r][v] = add_dots<kBits == 4>(dots[b][r][v], weights, x);
+                }
         };
 #pragma GCC unroll 8
         for (int i = 0; i < kWords; ++i)
@@ -91,14 +114,10 @@ __attribute__((noinline)) static void multiply_groups(const Matrix& w, const Gro
                 const Int words = load_int(starts[v] + g * group_words + i * kPanel + (column + v) % kVectors * kLanes);
                 if constexpr (kBits == 4) {
                     const Int first = low_halves(words), second = high_halves(words);
-#pragma GCC unroll 8
-                    for (int r = 0; r < kRows; ++r) {
-                        dots[r][v] = add_dots<true>(dots[r][v], first, four(r, 4 * i));
-                        dots[r][v] = add_dots<true>(dots[r][v], second, four(r, kSize / 2 + 4 * i));
-                    }
+                    add(v, first, 4 * i);
+                    add(v, second, kSize / 2 + 4 * i);
                 } else {
-#pragma GCC unroll 8
-                    for (int r = 0; r < kRows; ++r) dots[r][v] = add_dots<false>(dots[r][v], words, four(r, 4 * i));
+                    add(v, words, 4 * i);
                 }
             }
 #pragma GCC unroll 8
@@ -108,7 +127,8 @@ __attribute__((noinline)) static void multiply_groups(const Matrix& w, const Gro
             const Float scales = load_scales(behind, lane, wide);
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r)
-                sums[r][v] = fma(to_float(dots[r][v]), scales * broadcast(scratch.scales[at + r * groups]), sums[r][v]);
+                sums[r][v] = fma(to_float(whole_dot<kRowBytes>(dots[0][r][v], dots[kRowBytes - 1][r][v])),
+                                 scales * broadcast(scratch.scales[at + r * groups]), sums[r][v]);
             if (has_minimums) {
                 const Float minimums = load_scales(behind + scale_words, lane, wide);
 #pragma GCC unroll 8
@@ -121,31 +141,39 @@ __attribute__((noinline)) static void multiply_groups(const Matrix& w, const Gro
         for (int v = 0; v < kColumns; ++v) store(out + r * out_stride + v * kLanes, sums[r][v]);
 }
 
-// For up to kRows rows and `panels` panels.
-template <int kBits, int kSize, int kRows = kGroupRows>
+// For up to kRows rows and `panels` panels. Few rows need more vectors beside one another.
+template <int kBits, int kSize, int kRowBytes, int kRows = kGroupRows<kRowBytes>>
 inline void multiply_group_rows(int64_t rows, const Matrix& w, const GroupScratch& scratch, int64_t row, int64_t panel,
                                 int64_t panels, float* out, int64_t out_stride) {
     if (rows == kRows) {
-        constexpr int kMost = group_vectors(kRows);
+        constexpr int kMost = kRows * kRowBytes <= 2 ? 4 : 2;
         const int64_t last = panels * kVectors;
         int64_t column = 0;
         for (; column + kMost <= last; column += kMost)
-            multiply_groups<kBits, kSize, kRows, kMost>(w, scratch, row, panel * kVectors + column, out + column * kLanes,
-                                                        out_stride);
+            multiply_groups<kBits, kSize, kRowBytes, kRows, kMost>(w, scratch, row, panel * kVectors + column,
+                                                                   out + column * kLanes, out_stride);
         for (; column < last; ++column)
-            multiply_groups<kBits, kSize, kRows, 1>(w, scratch, row, panel * kVectors + column, out + column * kLanes,
-                                                    out_stride);
+            multiply_groups<kBits, kSize, kRowBytes, kRows, 1>(w, scratch, row, panel * kVectors + column,
+                                                               out + column * kLanes, out_stride);
     } else if constexpr (kRows > 1) {
-        multiply_group_rows<kBits, kSize, kRows - 1>(rows, w, scratch, row, panel, panels, out, out_stride);
+        multiply_group_rows<kBits, kSize, kRowBytes, kRows - 1>(rows, w, scratch, row, panel, panels, out, out_stride);
     }
 }
 
-inline void multiply_grouped(int64_t rows, const Matrix& w, const GroupScratch& scratch, int64_t row, int64_t panel,
-                             int64_t panels, float* out, int64_t out_stride) {
-    if (w.type == Type::uint4) return multiply_group_rows<4, 32>(rows, w, scratch, row, panel, panels, out, out_stride);
-    if (w.format.size == 32) return multiply_group_rows<8, 32>(rows, w, scratch, row, panel, panels, out, out_stride);
-    multiply_group_rows<8, 16>(rows, w, scratch, row, panel, panels, out, out_stride);
-}
+// Weights of few bits, on vectors.
+template <int kRowBytes>
+struct GroupVectors {
+    static constexpr int kRowsAtOnce = kGroupRows<kRowBytes>;
+
+    // out[r][16 p + i] = row `row + r` of the scratch times column i of panel p, for up to kRowsAtOnce rows.
+    static void multiply(int64_t rows, const Matrix& w, const GroupScratch& scratch, int64_t row, int64_t panel, int64_t panels,
+                         float* out, int64_t out_stride) {
+        const auto block = w.type == Type::uint4    ? multiply_group_rows<4, 32, kRowBytes>
+                           : w.format.size == 32 ? multiply_group_rows<8, 32, kRowBytes>
+                                                 : multiply_group_rows<8, 16, kRowBytes>;
+        block(rows, w, scratch, row, panel, panels, out, out_stride);
+    }
+};
 
 // ---- one weight ----
 

@@ -77,17 +77,18 @@ inline void multiply_tile(const Operands& x, Panels source, const TileRange& ran
 }
 
 // The same for a matrix of few bits whose rows are rounded.
-template <class Finish>
+template <int kRowBytes, class Finish>
 inline void multiply_grouped_tile(const Operands& x, const Matrix& w, const TileRange& range, GroupScratch& scratch,
                                   Finish finish) {
-    alignas(64) float products[kGroupRows * kMaxPanels * kPanel];
-    round_rows(x, w, range.first_row, range.last_row, scratch);
-    const int64_t rows = range.last_row - range.first_row, blocks = (rows + kGroupRows - 1) / kGroupRows;
+    using Weights = GroupWeights<kRowBytes>;
+    alignas(64) float products[Weights::kRowsAtOnce * kMaxPanels * kPanel];
+    round_rows<kRowBytes>(x, w, range.first_row, range.last_row, scratch);
+    const int64_t rows = range.last_row - range.first_row, blocks = (rows + Weights::kRowsAtOnce - 1) / Weights::kRowsAtOnce;
     for (int64_t panel = range.first_panel; panel < range.last_panel; panel += kMaxPanels) {
         const int64_t panels = range.last_panel - panel < kMaxPanels ? range.last_panel - panel : kMaxPanels;
         for (int64_t block = 0; block < blocks; ++block) {
             const int64_t row = rows * block / blocks, count = rows * (block + 1) / blocks - row;
-            multiply_grouped(count, w, scratch, row, panel, panels, products, kMaxPanels * kPanel);
+            Weights::multiply(count, w, scratch, row, panel, panels, products, kMaxPanels * kPanel);
             finish(range.first_row + row, count, panel, panels, products, kMaxPanels * kPanel);
         }
     }
@@ -106,7 +107,9 @@ inline void multiply_by_type(const Operands& x, const Matrix& w, const TileRange
     switch (w.product()) {
         case Type::float32: return multiply_plain_tile<Float32Weights>(x, w, range, together, scratch, finish);
         case Type::bfloat16: return multiply_plain_tile<BFloat16Weights>(x, w, range, together, scratch, finish);
-        default: return multiply_grouped_tile(x, w, range, *scratch, finish);
+        default:
+            if (w.format.row_bytes == 2) return multiply_grouped_tile<2>(x, w, range, *scratch, finish);
+            return multiply_grouped_tile<1>(x, w, range, *scratch, finish);
     }
 }
 

@@ -66,7 +66,7 @@ inline Int low_halves(Int a) { return {_mm256_and_si256(a.v, _mm256_set1_epi32(0
 inline Int high_halves(Int a) {
     return {_mm256_and_si256(_mm256_srli_epi32(a.v, 4), _mm256_set1_epi32(0x0f0f0f0f))};
 }
-// acc + in each lane the products of four bytes of w, 0 to 255, or with kSmall 0 to 63, and those of x, -127 to 127.
+// acc + in each lane the products of four bytes of w, 0 to 255, or with kSmall 0 to 63, and those of x, -128 to 127.
 template <bool kSmall>
 inline Int add_dots(Int acc, Int w, int32_t x) {
     const __m256i factors = _mm256_set1_epi32(x);
@@ -80,6 +80,7 @@ inline Int add_dots(Int acc, Int w, int32_t x) {
     const __m256i sums = _mm256_add_epi32(_mm256_madd_epi16(even, even_factors), _mm256_madd_epi16(odd, odd_factors));
     return {_mm256_add_epi32(acc.v, sums)};
 }
+inline Int add_256(Int a, Int b) { return {_mm256_add_epi32(a.v, _mm256_slli_epi32(b.v, 8))}; }  // a + 256 * b
 template <int kByte>
 inline Int byte_of(Int a) {  // of each lane; 0 is the lowest
     return {_mm256_and_si256(_mm256_srli_epi32(a.v, 8 * kByte), _mm256_set1_epi32(0xff))};

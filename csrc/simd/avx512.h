@@ -68,11 +68,13 @@ inline Int low_halves(Int a) { return {_mm512_and_si512(a.v, _mm512_set1_epi32(0
 inline Int high_halves(Int a) {
     return {_mm512_and_si512(_mm512_srli_epi32(a.v, 4), _mm512_set1_epi32(0x0f0f0f0f))};
 }
-// acc + in each lane the products of four bytes of w, 0 to 255, or with kSmall 0 to 63, and those of x, -127 to 127.
+// acc + in each lane the products of four bytes of w, 0 to 255, or with kSmall 0 to 63, and those of x, -128 to 127.
 template <bool kSmall>
 inline Int add_dots(Int acc, Int w, int32_t x) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(x))};
 }
+inline Int add(Int a, Int b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Int add_256(Int a, Int b) { return {_mm512_add_epi32(a.v, _mm512_slli_epi32(b.v, 8))}; }  // a + 256 * b
 template <int kByte>
 inline Int byte_of(Int a) {  // of each lane; 0 is the lowest
     return {_mm512_and_si512(kByte ? _mm512_srli_epi32(a.v, 8 * kByte) : a.v, _mm512_set1_epi32(0xff))};

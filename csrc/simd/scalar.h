@@ -122,13 +122,17 @@ inline Int high_halves(Int a) {
     for (int32_t& x : a.v) x = x >> 4 & 0x0f0f0f0f;
     return a;
 }
-// acc + in each lane the products of four bytes of w, 0 to 255, and those of x, -127 to 127.
+// acc + in each lane the products of four bytes of w, 0 to 255, and those of x, -128 to 127.
 template <bool kSmall>
 inline Int add_dots(Int acc, Int w, int32_t x) {
     for (int i = 0; i < kLanes; ++i)
         for (int byte = 0; byte < 32; byte += 8)
             acc.v[i] += static_cast<uint8_t>(w.v[i] >> byte) * static_cast<int8_t>(x >> byte);
     return acc;
+}
+inline Int add_256(Int a, Int b) {  // a + 256 * b
+    for (int i = 0; i < kLanes; ++i) a.v[i] += 256 * b.v[i];
+    return a;
 }
 template <int kByte>
 inline Int byte_of(Int a) {  // of each lane; 0 is the lowest

@@ -332,6 +332,17 @@ inline void multiply_tiles(Tile& sums, const Tile& a, const Tile& b) {
         }
 }
 
+// TDPBSUD: bytes of a are signed, those of b are not; sums of four products wrap around.
+inline void multiply_byte_tiles(Tile& sums, const Tile& a, const Tile& b) {
+    if (a.row_bytes / 4 != b.rows || a.rows != sums.rows || b.row_bytes != sums.row_bytes) __builtin_trap();
+    for (int m = 0; m < sums.rows; ++m)
+        for (int n = 0; n < sums.row_bytes / 4; ++n)
+            for (int k = 0; k < b.rows; ++k)
+                for (int byte = 0; byte < 32; byte += 8)
+                    sums.words[m][n] += static_cast<uint32_t>(static_cast<int8_t>(a.words[m][k] >> byte) *
+                                                              static_cast<uint8_t>(b.words[k][n] >> byte));
+}
+
 }  // namespace emulated
 
 inline void emulated_tile_loadconfig(const void* shapes) {  // palette, first row, 14 bytes, then sizes
@@ -358,6 +369,9 @@ inline void emulated_tile_stored(int tile, void* to, int64_t stride) {
 inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
     emulated::multiply_tiles(emulated::tiles[sums], emulated::tiles[a], emulated::tiles[b]);
 }
+inline void emulated_tile_dpbsud(int sums, int a, int b) {
+    emulated::multiply_byte_tiles(emulated::tiles[sums], emulated::tiles[a], emulated::tiles[b]);
+}
 
 }  // namespace
 
@@ -370,6 +384,7 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #undef _mm512_srai_epi32
 #undef _mm512_srli_epi32
 #undef _tile_dpbf16ps
+#undef _tile_dpbsud
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
@@ -418,6 +433,7 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_storeu_si512 emulated_storeu_si512
 #define _mm512_sub_ps emulated_sub_ps
 #define _tile_dpbf16ps emulated_tile_dpbf16ps
+#define _tile_dpbsud emulated_tile_dpbsud
 #define _tile_loadconfig emulated_tile_loadconfig
 #define _tile_loadd emulated_tile_loadd
 #define _tile_release emulated_tile_release

@@ -18,7 +18,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     sampling_defaults: dict[str, int | float] = {}  # by field of SamplingParams, for requests that do not say
     dtype: str = "float32"  # of matrices: "float32" or "bfloat16"
     quantization: str = "none"  # which matrices are kept in few bits instead: "none", "stored", "int8", "int4"
-    activation_quantization: str = "auto"  # what these are multiplied by: "auto", "none", "int8"
+    activation_quantization: str = "auto"  # what these are multiplied by: "auto", "none", "int8", "int16"
     chat_template: str | None = None  # jinja2 source; None: the model's own
 
     @property

@@ -331,7 +331,7 @@ class Precision(msgspec.Struct, frozen=True):
 
     dtype: str = "float32"  # of matrices, and of what is between them: "float32" or "bfloat16"
     quantization: str = "none"  # which matrices are kept in few bits instead: "none", "stored", "int8", "int4"
-    activation_quantization: str = "auto"  # rows that these are multiplied by: "auto", "none", "int8"
+    activation_quantization: str = "auto"  # rows that these are multiplied by: "auto", "none", "int8", "int16"
     kv_cache_dtype: str | None = None  # "float32", "bfloat16", "int8", "fp8"; None: the same as `dtype`
 
 

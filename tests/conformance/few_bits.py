@@ -35,9 +35,13 @@ def values_of(tensor: StoredTensor) -> Float32:
     return values
 
 
-def rounded_rows(x: Float32, group: int) -> NDArray[np.float64]:
-    """What a row is multiplied as: to the nearest of 255 steps up to the largest of each group, ties to even."""
+LARGEST = {"int8": 127, "int16": 127 * 256}  # what a group's largest number becomes
+
+
+def rounded_rows(x: Float32, group: int, activations: str = "int8") -> NDArray[np.float64]:
+    """What a row is multiplied as: to the nearest step up to the largest of each group, ties to even."""
+    steps = np.float32(LARGEST[activations])
     by_group = x.reshape(len(x), x.shape[1] // group, group)
     most = np.abs(by_group).max(axis=2, keepdims=True)
-    factors = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 0)
-    return (np.rint(by_group * factors) * (most / np.float32(127)).astype(np.float64)).reshape(x.shape)
+    factors = np.divide(steps, most, out=np.zeros_like(most), where=most > 0)
+    return (np.rint(by_group * factors) * (most / steps).astype(np.float64)).reshape(x.shape)

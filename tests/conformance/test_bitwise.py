@@ -83,7 +83,7 @@ def test_with_every_instruction_set_of_this_processor(tmp_path, monkeypatch, dty
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activations", ["none", "int8"])
+@pytest.mark.parametrize("activations", ["none", "int8", "int16"])
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_with_matrices_of_few_bits(tmp_path, monkeypatch, quantization, activations):
     words = {"quantization": quantization, "activation_quantization": activations}

@@ -12,7 +12,7 @@ from headrace.backends.native.extension import ISA_VARIABLE, native
 from headrace.errors import UnsupportedModelError
 from headrace.model.ops import Backend, Precision, StoredTensor
 from headrace.worker.backends import make_backend
-from tests.conformance.few_bits import random_tensor, rounded_rows, values_of
+from tests.conformance.few_bits import LARGEST, random_tensor, rounded_rows, values_of
 from tests.conformance.implementations import IMPLEMENTATIONS
 
 INSTRUCTION_SETS = sorted({one.instruction_set for one in IMPLEMENTATIONS if one.instruction_set})
@@ -50,30 +50,32 @@ def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(found - expected).max(initial=0) <= ERROR * np.abs(expected).max(initial=1)
 
 
+@pytest.mark.parametrize("activations", LARGEST)
 @pytest.mark.parametrize("dtype", BLOCK_FORMATS)
-def test_products(make: Make, dtype: str) -> None:
-    backend = make("stored")
+def test_products(make: Make, dtype: str, activations: str) -> None:
+    backend = make("stored", activations)
     group = BLOCK_FORMATS[dtype].group
     for num_outputs in (1, 33, 200):
         tensor = random_tensor(dtype, num_outputs, WIDTH)
         weight, values = backend.memory.pack_matrix([tensor]), values_of(tensor).astype(np.float64)
         for count in ROWS:
             x = rows_of(count)
-            expected = rounded_rows(x, group) @ values.T
+            expected = rounded_rows(x, group, activations) @ values.T
             assert_near(backend.ops.linear(x, weight), expected)
             residual = rows_of(count, num_outputs)
             assert_near(backend.ops.linear_residual(x, weight, residual), expected + residual)
 
 
+@pytest.mark.parametrize("activations", LARGEST)
 @pytest.mark.parametrize("dtype", BLOCK_FORMATS)
-def test_a_gated_product(make: Make, dtype: str) -> None:
-    backend = make("stored")
+def test_a_gated_product(make: Make, dtype: str, activations: str) -> None:
+    backend = make("stored", activations)
     for inner in (16, 40):
         gate, up = (random_tensor(dtype, inner, WIDTH, seed) for seed in (1, 2))
         weight = backend.memory.pack_gated(gate, up)
         for count in (1, 7, 40):
             x = rows_of(count) / np.float32(100)
-            rounded = rounded_rows(x, BLOCK_FORMATS[dtype].group)
+            rounded = rounded_rows(x, BLOCK_FORMATS[dtype].group, activations)
             gates, ups = (rounded @ values_of(part).astype(np.float64).T for part in (gate, up))
             assert_near(backend.ops.gated_mlp(x, weight, "silu"), gates / (1 + np.exp(-gates)) * ups)
 
@@ -97,7 +99,12 @@ def test_rows_as_they_are_give_the_bits_of_an_expanded_matrix(make: Make, stored
 
 @pytest.mark.parametrize(
     ("quantization", "activations", "product"),
-    [("int8", "auto", "bfloat16"), ("int4", "auto", "uint8"), ("int8", "int8", "uint8"), ("int4", "none", "bfloat16")],
+    [
+        ("int8", "auto", "bfloat16"),
+        ("int4", "auto", "uint8"),
+        ("int8", "int16", "uint8"),
+        ("int4", "none", "bfloat16"),
+    ],
 )
 def test_what_rows_are_multiplied_by(make: Make, quantization: str, activations: str, product: str) -> None:
     weight = make(quantization, activations).memory.pack_matrix([random_tensor("Q8_0", 16, WIDTH)])
@@ -134,18 +141,33 @@ def test_parts_in_different_types(make: Make) -> None:
     assert gated.whole.type == native.Type.bfloat16
 
 
+@pytest.mark.parametrize("activations", LARGEST)
 @pytest.mark.parametrize("dtype", ["Q4_1", "Q8_0", "Q6_K"])
-def test_a_row_depends_on_itself_alone(make: Make, dtype: str) -> None:
+def test_a_row_depends_on_itself_alone(make: Make, dtype: str, activations: str) -> None:
     tensor = random_tensor(dtype, 120, WIDTH)
     x = rows_of(100)
     found = []
     for num_threads in (1, 2):
-        backend = make("stored", num_threads=num_threads)
+        backend = make("stored", activations, num_threads)
         weight = backend.memory.pack_matrix([tensor])
         found.append(backend.ops.linear(x, weight))
         for part in (slice(0, 1), slice(3, 5), slice(10, 17), slice(20, 84)):
             assert backend.ops.linear(x[part], weight).tobytes() == found[-1][part].tobytes()
     assert found[0].tobytes() == found[1].tobytes()
+
+
+@pytest.mark.parametrize("activations", LARGEST)
+@pytest.mark.parametrize("dtype", BLOCK_FORMATS)
+def test_vectors_and_tiles_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, dtype: str, activations: str) -> None:
+    """Integers are exact, and what is not comes in the same order."""
+    found = {}
+    for instruction_set in set(native.instruction_sets()) & {"avx512", "avx512bf16", "amx"}:
+        monkeypatch.setenv(ISA_VARIABLE, instruction_set)
+        backend = make_backend("native", 1, Precision("bfloat16", "stored", activations))
+        weight = backend.memory.pack_matrix([random_tensor(dtype, 72, WIDTH)])
+        found[instruction_set] = [backend.ops.linear(rows_of(count), weight).tobytes() for count in ROWS]
+        backend.close()
+    assert len({tuple(bits) for bits in found.values()}) <= 1
 
 
 @pytest.mark.parametrize(("word", "bits", "error"), [("int8", 8, 0.005), ("int4", 4, 0.07)])

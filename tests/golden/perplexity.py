@@ -127,7 +127,9 @@ def main() -> None:
     ratio = found["bfloat16"] / found["float32"]
     print(f"bfloat16 / float32 = {ratio:.5f}")
     assert abs(ratio - 1) <= 0.005
-    in_few_bits = [Precision("bfloat16", *words) for words in product(("stored", "int8", "int4"), ("none", "int8"))]
+    in_few_bits = [
+        Precision("bfloat16", *words) for words in product(("stored", "int8", "int4"), ("none", "int8", "int16"))
+    ]
     for precision in (*in_few_bits, *(Precision("bfloat16", kv_cache_dtype=word) for word in ("int8", "fp8"))):
         few = perplexity(negative_log_likelihoods(precision, tokens))
         print(f"{precision}: perplexity {few:.4f}, to bfloat16 {few / found['bfloat16']:.5f}", flush=True)

@@ -92,11 +92,11 @@ class Buffer:
         """Its bytes as an array, which keeps it alive."""
 
 class Matrix:
-    def __init__(self, panels: int, bias: int, out: int, in_: int, type: Type, group: int = 0, zero: int = 0, wide_scales: bool = False, product: Type = Type.uint8) -> None:
+    def __init__(self, panels: int, bias: int, out: int, in_: int, type: Type, group: int = 0, zero: int = 0, wide_scales: bool = False, product: Type = Type.uint8, row_bytes: int = 1) -> None:
         """
-        The last four are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1
+        The last five are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1
         where groups have minimums, whether scales are float32 and not float16, and what products are made of:
-        uint8 for rows that are rounded to int8, else what weights are expanded to.
+        uint8 for rows that are rounded to integers of so many bytes, else what weights are expanded to.
         """
 
     @property

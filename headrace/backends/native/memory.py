@@ -24,7 +24,7 @@ CACHE_LINE = 64
 LOGIT_ROWS = 64  # whose logits are computed at a time: no array of all samples by the whole vocabulary
 
 
-ROUNDED_ROWS = native.Type.uint8  # as what groups are multiplied: rows are rounded to int8
+ROUNDED_ROWS = native.Type.uint8  # as what groups are multiplied: rows are rounded to integers
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ class Kind:
     wide_scales: bool = False
     bits: int = 0  # that weights are quantised to while they are loaded; 0: they are packed as they are stored
     product: native.Type = ROUNDED_ROWS  # of groups: what they are expanded to, or ROUNDED_ROWS
+    row_bytes: int = 1  # that rows are rounded to
 
     def matrix(self, out: int, width: int, address: int = 0, bias: int = 0) -> native.Matrix:
         return native.Matrix(
-            address, bias, out, width, self.type, self.group, self.zero, self.wide_scales, self.product
+            address, bias, out, width, self.type, self.group, self.zero, self.wide_scales, self.product, self.row_bytes
         )
 
 
@@ -183,10 +184,14 @@ class NativeMemory:
         )
 
     def _with_product(self, kind: Kind) -> Kind:
-        """By default rows are rounded for matrices of 4 bits alone: that costs about as much accuracy as weights of 8
-        bits do, and much less than weights of 4 bits."""
-        of_choice = {"int8": True, "none": False, "auto": kind.type == native.Type.uint4}
-        return replace(kind, product=ROUNDED_ROWS if of_choice[self._activation_quantization] else self.type)
+        """In 16 bits rows lose nothing that can be seen, in 8 bits as much as by weights of 8 bits. Where weights have 8
+        bits, expanding them is the quicker way to products of many rows."""
+        word = self._activation_quantization
+        if word == "auto":
+            word = "int16" if kind.type == native.Type.uint4 else "none"
+        if word == "none":
+            return replace(kind, product=self.type)
+        return replace(kind, product=ROUNDED_ROWS, row_bytes=1 if word == "int8" else 2)
 
     def _kind_of_gated(self, gate: str, up: str, width: int) -> Kind:
         """Panels of the two alternate, so if they are stored in different types they are expanded."""
@@ -262,9 +267,9 @@ class NativeMemory:
         )
         group = attention.num_heads // attention.num_kv_heads
         scratch = 2 * max(group, 48) * head_width + 4 * native.SPLIT * head_width
-        if self._quantization != "none":  # rows of a tile, in bytes, and 3 numbers for each group; and expanded panels
+        if self._quantization != "none":  # rows of a tile in 2 bytes, 3 numbers for each group; expanded panels
             width = max(shape.hidden_size, shape.intermediate_size)
-            scratch += native.max_tile_rows() * width * 7 // 16 + native.EXPANDED_PANELS * native.PANEL * width
+            scratch += native.max_tile_rows() * width * 11 // 16 + native.EXPANDED_PANELS * native.PANEL * width
         return 4 * (floats + shape.num_threads * scratch)
 
 
