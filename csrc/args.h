@@ -170,11 +170,13 @@ struct KVCache {
         return static_cast<uint32_t*>(data) + (group * num_kv_heads + kv_head) * group_words();
     }
 
-    // Keys of a group and values of a split, once int8 or fp8 are bfloat16.
+    // Once int8 or fp8 are bfloat16: keys of a group, and a panel of the values of a split. Panels lie a cache line more than
+    // 8 kB apart, or they would compete for the same places of the cache.
     HEADRACE_SHARED int64_t widened_key_words() const { return round_up(head_dim, 4) / 2 * kGroup; }
-    HEADRACE_SHARED int64_t widened_value_words() const { return kSplit / 2 * value_width(); }
+    HEADRACE_SHARED int64_t widened_panel_words() const { return (kSplit / 2 + 1) * kPanel; }
     HEADRACE_SHARED int64_t widened_words() const {  // of a split
-        return is_quantized() ? kSplit / kGroup * widened_key_words() + widened_value_words() : 0;
+        if (!is_quantized()) return 0;
+        return kSplit / kGroup * widened_key_words() + value_width() / kPanel * widened_panel_words();
     }
 };
 

@@ -212,7 +212,7 @@ inline void widen_split(const KVCache& cache, const SplitGroups& groups, int64_t
         for (int64_t panel = 0; panel < num_panels; ++panel) {
             const int64_t at = panel * panel_words * 2;
             widen<kType>(bytes(groups.values[g]) + at, bytes(groups.values[next]) + at, panel_words,
-                         values + panel * (kSplit / 2 * kPanel) + g * panel_words);
+                         values + panel * cache.widened_panel_words() + g * panel_words);
         }
         const uint32_t* from = groups.values[g] + cache.value_words();
         __builtin_memcpy(scales.keys + g * kGroup, from, kGroup * sizeof(float));
@@ -345,7 +345,7 @@ struct Attention {
             const auto widen_all = cache.type == Type::int8 ? widen_split<Type::int8> : widen_split<Type::fp8>;
             widen_all(cache, groups, count, scratch.widened, split_scales);
             keys = {Layout::matrix, &widened[0], cache.head_dim, cache.head_dim, cache.widened_key_words()};
-            values = {Layout::matrix, &widened[1], count, count, kSplit / 2 * kPanel};
+            values = {Layout::matrix, &widened[1], count, count, cache.widened_panel_words()};
         }
         const SplitScales* scales = cache.is_quantized() ? &split_scales : nullptr;
         constexpr int64_t kMost = Weights::kRowsAtOnce;

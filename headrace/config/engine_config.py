@@ -68,8 +68,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     activation_quantization: Annotated[
         Literal["auto", "none", "int8", "int16"],
         Meta(
-            description="Rows that matrices of few bits are multiplied by. int8, int16: rounded to these by groups; none: "
-            "as they are, and weights are expanded on the way; auto: int16 for matrices of 4 bits, none for those of 8."
+            description="Rows that matrices of few bits are multiplied by. int8, int16: rounded to these by groups; "
+            "none: as they are, and weights are expanded on the way; auto: int16 beside 4 bits, none beside 8."
         ),
     ] = "auto"
     num_threads: Annotated[

@@ -184,8 +184,8 @@ class NativeMemory:
         )
 
     def _with_product(self, kind: Kind) -> Kind:
-        """In 16 bits rows lose nothing that can be seen, in 8 bits as much as by weights of 8 bits. Where weights have 8
-        bits, expanding them is the quicker way to products of many rows."""
+        """In 16 bits rows lose nothing that can be seen, in 8 bits as much as by weights of 8 bits. Where weights have
+        8 bits, expanding them is the quicker way to products of many rows."""
         word = self._activation_quantization
         if word == "auto":
             word = "int16" if kind.type == native.Type.uint4 else "none"
