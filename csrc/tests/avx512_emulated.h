@@ -297,15 +297,6 @@ inline __m512bh emulated_cvtne2ps_pbh(__m512 upper, __m512 lower) {
     std::memcpy(&v, halves, sizeof v);
     return v;
 }
-inline __m512i emulated_permutexvar_epi16(__m512i places, __m512i a) {
-    uint16_t from[32], at[32], to[32];
-    std::memcpy(from, &a, sizeof from);
-    std::memcpy(at, &places, sizeof at);
-    for (int i = 0; i < 32; ++i) to[i] = from[at[i] & 31];
-    __m512i v;
-    std::memcpy(&v, to, sizeof v);
-    return v;
-}
 
 // ---- AMX
 
