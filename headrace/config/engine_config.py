@@ -69,7 +69,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["auto", "none", "int8", "int16"],
         Meta(
             description="Rows that matrices of few bits are multiplied by. int8, int16: rounded to these by groups; "
-            "none: as they are, and weights are expanded on the way; auto: int16 beside 4 bits, none beside 8."
+            "none: as they are; auto: none with --quantization int8 and on processors with AMX, else int16."
         ),
     ] = "auto"
     num_threads: Annotated[
@@ -86,6 +86,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Positive | None,
         Meta(description="Most tokens in one step; longer prompts take several. Default: the backend's."),
     ] = None
+    prefill_tokens_per_request: Annotated[
+        Annotated[int, Meta(ge=0)],
+        Meta(
+            description="Tokens of prompts that a step may compute beside streams for each request that runs or waits, so "
+            "that long prompts do not hold streams up; at least 64 in all. As many as --max-num-batched-tokens: no limit."
+        ),
+    ] = 4
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"],
         Meta(description="Who goes first: the earlier request, or the one with the lower priority value."),

@@ -81,6 +81,7 @@ def resolve(config: EngineConfig, path: Path | None = None) -> HeadraceConfig:
             max_num_batched_tokens=_max_num_batched_tokens(config, backend),
             policy=config.scheduling_policy,
             check_invariants=config.check_invariants,
+            prefill_tokens_per_request=config.prefill_tokens_per_request,
         ),
         worker=WorkerConfig(
             backend=backend, num_threads=config.num_threads or usable_cores(), executor=UNIPROC_EXECUTOR

@@ -44,6 +44,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     check_invariants: bool = False  # check all book-keeping whenever the engine is idle
     max_passes: int = 8  # how often a request that does not fit now may be passed
     max_prompt_logprobs: int = 64  # tokens of prompts in a step whose logprobs are computed: a row of logits each
+    prefill_tokens_per_request: int = 4  # most tokens of prompts beside decodes, for each request that runs or waits
+    min_prefill_limit: int = 64  # and so many in all if that is more; at least 1, or prompts could wait for ever
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):

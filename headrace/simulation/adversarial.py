@@ -37,6 +37,8 @@ def tiny_engine(random: Random, seed: int) -> Scenario:
         policy=random.choice(("fcfs", "priority", "priority")),
         patience=random.choice((1, 3, 10, 30)),
         max_passes=random.choice((0, 1, 3, 8)),
+        prefill_tokens_per_request=random.choice((0, 1, 4)),
+        min_prefill_limit=random.choice((1, 2, 64)),
         max_delay=random.choice((0, 2)),
     )
 

@@ -260,6 +260,8 @@ def config_of(scenario: Scenario) -> HeadraceConfig:
             patience=scenario.patience,
             max_passes=scenario.max_passes,
             max_prompt_logprobs=scenario.max_prompt_logprobs,
+            prefill_tokens_per_request=scenario.prefill_tokens_per_request,
+            min_prefill_limit=scenario.min_prefill_limit,
         ),
         worker=WorkerConfig(backend="numpy", num_threads=1, executor=UNIPROC_EXECUTOR),
         server=ServerConfig(

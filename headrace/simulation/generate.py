@@ -65,6 +65,8 @@ def make_settings(random: Random, seed: int) -> Scenario:
         patience=random.choice((0, 1, 4, 15, 60, 512)),
         max_passes=random.choice((0, 1, 2, 8)),
         max_prompt_logprobs=random.choice((1, 3, 64)),
+        prefill_tokens_per_request=random.choice((0, 1, 4)),
+        min_prefill_limit=random.choice((1, 2, 6, 64)),
         eos_token_ids=tuple(random.sample(range(VOCAB_SIZE), random.randint(0, 2))),
         num_clients=random.choice((1, 1, 2, 3)),
         max_delay=random.choice((0, 0, 1, 4, 12)),

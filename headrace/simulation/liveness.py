@@ -14,7 +14,8 @@ or is preempted, and ends when it is started.
 
 A request waits at most four times: when it arrives and after each of at most three preemptions. A running request that
 decodes gets a token in every step. A prompt in progress gets one at least every N L steps: in between, others compute
-theirs, and no step starts anybody without giving each prompt in progress a token.
+theirs, and no step starts anybody without giving each prompt in progress a token. The limit of prompts' tokens beside
+decodes changes none of this, as it is never zero.
 
 The watch sees only what crosses the lines between the processes, nothing inside the scheduler. As it knows what happens
 to each request, it also holds the outputs to it: their places, their events, their counts of cached tokens.
@@ -124,6 +125,7 @@ class LivenessWatch:
         for new in step.scheduled_new_reqs:
             self._started(new.req_id, new.num_computed_tokens)
         self._check_waits(step)
+        self._check_prefill(step)
 
     def computed(self, outputs: list[EngineCoreOutput]) -> None:
         """What the step has given out. Other ends than by a token are known already, and such a request may even have
@@ -229,3 +231,19 @@ class LivenessWatch:
             raise Violation("d", "more requests run than max_num_seqs", str(num_running))
         if step.total_num_scheduled_tokens > scenario.budget:
             raise Violation("d", "a step has more tokens than the budget", str(step.total_num_scheduled_tokens))
+
+    def _check_prefill(self, step: SchedulerOutput) -> None:
+        """Beside decodes a step has few tokens of prompts, and at least one where a prompt is in progress."""
+        scenario = self._scenario
+        running = {request_id: request for request_id, request in self._requests.items() if not request.waits}
+        num_decoding = sum(request.decodes for request in running.values())
+        if not num_decoding or num_decoding == len(running):
+            return
+        num_tokens = step.total_num_scheduled_tokens - num_decoding
+        num_requests = min(len(self._requests), scenario.max_num_seqs)
+        limit = max(scenario.min_prefill_limit, scenario.prefill_tokens_per_request * num_requests)
+        self._counters["steps with as many tokens of prompts as decodes allow"] += num_tokens == limit
+        if num_tokens == 0:
+            raise Violation("d", "no prompt in progress got a token beside decodes", f"step {step.step}")
+        if num_tokens > limit:
+            raise Violation("d", "too many tokens of prompts beside decodes", f"{num_tokens} of {limit}")

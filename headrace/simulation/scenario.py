@@ -71,6 +71,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     patience: int = 512
     max_passes: int = 8
     max_prompt_logprobs: int = 64
+    prefill_tokens_per_request: int = 4
+    min_prefill_limit: int = 64
     eos_token_ids: tuple[int, ...] = ()
     # the world
     num_clients: int = 1

@@ -54,6 +54,7 @@ def candidates(scenario: Scenario) -> Iterator[Scenario]:
     yield from simpler_fields(scenario, PLAIN, ("caching", "verify_hits", "policy", "num_clients"))
     yield from simpler_fields(scenario, PLAIN, ("duplicate_percent", "max_delay", "max_step", "patience", "max_passes"))
     yield from simpler_fields(scenario, PLAIN, ("max_prompt_logprobs",))
+    yield from simpler_fields(scenario, PLAIN, ("prefill_tokens_per_request", "min_prefill_limit"))
     for place, spec in enumerate(scenario.requests):
         for simpler in simpler_requests(spec):
             yield replace(scenario, requests=(*scenario.requests[:place], simpler, *scenario.requests[place + 1 :]))

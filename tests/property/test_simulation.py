@@ -91,6 +91,7 @@ def test_everything_happens():
         "requests that came with output",
         "resets answered False",
         "resets answered True",
+        "steps with as many tokens of prompts as decodes allow",
         "stopped by a string",
         "tokens found in the prefix cache",
     ):
@@ -260,6 +261,14 @@ def prompt_logprobs_kept_at_a_preemption(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_preempt", broken)
 
 
+def prefill_limit_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "_prefill_budget", lambda self: self._budget - len(self._decoding))
+
+
+def no_prefill_beside_decodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "_prefill_budget", lambda self: 0 if self._decoding else self._budget)
+
+
 FAULTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     block_freed_twice,
     blocks_kept_after_an_abort,
@@ -278,6 +287,8 @@ FAULTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     held_text_forgotten,
     cached_blocks_of_a_prompt_whose_logprobs_are_wanted,
     prompt_logprobs_kept_at_a_preemption,
+    prefill_limit_forgotten,
+    no_prefill_beside_decodes,
 )
 
 

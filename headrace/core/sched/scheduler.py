@@ -14,6 +14,8 @@ Steady decode must cost what changes, not what exists. So a running request is i
   of them usually takes the whole rest of the budget.
 
 The budget is at least `max_num_seqs` (config.resolve sees to it), so that every decoding request fits in every step.
+Beside decoding requests prompts get only a part of it (`_prefill_budget`): what these sample next waits for the whole
+step.
 
 Who waits and who goes first is `waiting_queue.py`, who gives way `preemption.py`; docs/scheduling.md has the rules and
 the bounds that follow from them.
@@ -67,6 +69,8 @@ class Scheduler:
         self._rank = RANKS[config.policy]
         self._max_num_seqs = config.max_num_seqs
         self._budget = config.max_num_batched_tokens
+        self._prefill_tokens_per_request = config.prefill_tokens_per_request
+        self._min_prefill_limit = config.min_prefill_limit
         self._requests: dict[str, Request] = {}  # all that are not finished
         self._waiting = WaitingQueue(self._rank, patience=config.patience)
         self._prefilling: dict[str, Request] = {}
@@ -128,7 +132,7 @@ class Scheduler:
         grown = self._grow_decodes(preempted)
         num_scheduled = dict.fromkeys(self._decoding, 1)
         self._prompt_logprobs_left = self._max_prompt_logprobs
-        budget = self._continue_prefills(num_scheduled, self._budget - len(num_scheduled))
+        budget = self._continue_prefills(num_scheduled, self._prefill_budget())
         # After a preemption for want of blocks nobody is started: the blocks are for those that run.
         new = self._admit_waiting(num_scheduled, budget) if len(preempted) == num_displaced else []
         dropped, self._dropped_ids = self._dropped_ids, []
@@ -176,8 +180,19 @@ class Scheduler:
                 grown.pop(victim.request_id, None)
         return grown
 
+    def _prefill_budget(self) -> int:
+        """Most tokens of prompts in this step, those that are under way and those that start: what decodes leave of the
+        budget, and beside decodes no more than `prefill_tokens_per_request` for each request that runs or could soon, or
+        `min_prefill_limit`."""
+        num_decoding = len(self._decoding)
+        budget = self._budget - num_decoding
+        if num_decoding:
+            num_requests = min(len(self._requests), self._max_num_seqs)
+            budget = min(budget, max(self._min_prefill_limit, self._prefill_tokens_per_request * num_requests))
+        return budget
+
     def _continue_prefills(self, num_scheduled: dict[str, int], budget: int) -> int:
-        """Give unfinished prompts the budget that is left, by rank. Returns what is left then.
+        """Give unfinished prompts the budget for prompts, by rank. Returns what is left then.
 
         Of a prompt less urgent than the request whose turn it is, only half: the other half is for that one."""
         if not self._prefilling:

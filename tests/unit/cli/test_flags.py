@@ -39,6 +39,7 @@ def test_values():
     [
         (["--max-num-seqs", "0"], "--max-num-seqs"),
         (["--port", "70000"], "--port"),
+        (["--prefill-tokens-per-request", "-1"], "--prefill-tokens-per-request"),
         (["--num-threads", "-1"], "--num-threads"),
         (["--kv-cache-memory", "4Q"], "'4Q' is no size"),
         (["--load-format", "pickle"], "--load-format"),

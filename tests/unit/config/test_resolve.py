@@ -88,6 +88,13 @@ def test_budget_has_room_for_every_running_request(model):
         resolve(EngineConfig(model=model, max_num_seqs=32, max_num_batched_tokens=16))
 
 
+def test_the_limit_of_prefill_beside_decodes(model):
+    scheduler = resolve(EngineConfig(model=model)).scheduler
+    assert (scheduler.prefill_tokens_per_request, scheduler.min_prefill_limit) == (4, 64)
+    scheduler = resolve(EngineConfig(model=model, prefill_tokens_per_request=0)).scheduler
+    assert (scheduler.prefill_tokens_per_request, scheduler.min_prefill_limit) == (0, 64)
+
+
 def test_context_is_bounded_by_the_model(model):
     assert resolve(EngineConfig(model=model, max_model_len=100)).limits.max_model_len == 100
     with pytest.raises(ConfigError, match="--max-model-len: 9000 is more than the 8192 positions"):

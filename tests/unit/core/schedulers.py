@@ -60,6 +60,8 @@ class Steps:
         patience: int = 512,
         max_passes: int = 8,
         max_prompt_logprobs: int = 64,
+        prefill_tokens_per_request: int = 4,
+        min_prefill_limit: int = 64,
     ) -> None:
         cache = CacheConfig(
             block_size=block_size,
@@ -76,6 +78,8 @@ class Steps:
             patience=patience,
             max_passes=max_passes,
             max_prompt_logprobs=max_prompt_logprobs,
+            prefill_tokens_per_request=prefill_tokens_per_request,
+            min_prefill_limit=min_prefill_limit,
         )
         self.clock = Clock()
         self.scheduler = Scheduler(config, cache, num_blocks, clock=self.clock)

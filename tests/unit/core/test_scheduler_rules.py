@@ -122,6 +122,106 @@ def test_blocks_are_findable_as_soon_as_they_are_full():
     assert other.num_cached_tokens == 16
 
 
+# ---- prompts beside decodes ------------------------------------------------------------------------------------------
+
+
+def beside_decodes(num_decoding: int, **settings: object) -> Steps:
+    """Requests `d0`, `d1`, ... that decode from the next step on."""
+    steps = Steps(**({"num_blocks": 256, "max_num_seqs": 16, "budget": 128} | settings))
+    for i in range(num_decoding):
+        steps.add(f"d{i}", 4, 30)
+    steps.step()
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("num_decoding", "settings", "expected"),
+    [
+        (0, {}, 128),
+        (1, {}, 10),
+        (2, {}, 12),
+        (3, {}, 16),
+        (6, {}, 28),
+        (6, {"max_num_seqs": 7}, 28),
+        (6, {"prefill_tokens_per_request": 0}, 10),
+        (6, {"prefill_tokens_per_request": 128}, 122),
+        (6, {"budget": 24}, 18),  # what is left of the budget is less
+        (1, {"min_prefill_limit": 64}, 64),
+    ],
+)
+def test_beside_decodes_prompts_get_so_many_tokens_for_each_request(num_decoding, settings, expected):
+    steps = beside_decodes(num_decoding, **({"min_prefill_limit": 10} | settings))
+    steps.add("long", 400, 2)
+    for _ in range(2):  # when it starts, and when it goes on
+        counts = steps.step().num_scheduled_tokens
+        assert counts == dict.fromkeys((f"d{i}" for i in range(num_decoding)), 1) | {"long": expected}
+
+
+def test_the_limit_is_for_all_prompts_together_and_they_keep_their_order():
+    steps = beside_decodes(1, min_prefill_limit=10, prefill_tokens_per_request=0)
+    for request_id, num_tokens in (("a", 14), ("b", 4), ("c", 9), ("d", 5)):
+        steps.add(request_id, num_tokens)
+    counts = [steps.step().num_scheduled_tokens for _ in range(4)]
+    assert counts == [
+        {"d0": 1, "a": 10},
+        {"d0": 1, "a": 4, "b": 4, "c": 2},
+        {"d0": 1, "a": 1, "b": 1, "c": 7, "d": 3},
+        {"d0": 1, "a": 1, "b": 1, "c": 1, "d": 2},
+    ]
+
+
+def test_those_that_wait_count_too_up_to_as_many_as_may_run():
+    """If only those that decode did, few of them would let few prompts through, and would stay few."""
+    steps = beside_decodes(1, min_prefill_limit=1, max_num_seqs=4)
+    for i in range(2):
+        steps.add(f"w{i}", 40)
+    assert steps.step().num_scheduled_tokens == {"d0": 1, "w0": 12}
+    for i in range(2, 9):
+        steps.add(f"w{i}", 40)
+    assert steps.step().num_scheduled_tokens == {"d0": 1, "w0": 16}
+
+
+def test_a_long_prompt_ends_beside_decodes_and_has_the_whole_budget_after_them():
+    steps = Steps(num_blocks=256, budget=128, prefill_tokens_per_request=0, min_prefill_limit=1)
+    steps.add("d", 4, 4)
+    steps.step()
+    steps.add("long", 200, 2)
+    assert [step.num_scheduled_tokens.get("long", 0) for step in steps.run()] == [1, 1, 1, 128, 69, 1, 0]
+
+
+def test_cached_tokens_do_not_count_against_the_limit():
+    steps = Steps(num_blocks=256, budget=128, min_prefill_limit=10, prefill_tokens_per_request=0)
+    steps.add("stem", list(range(100, 141)), 20)
+    steps.step()
+    steps.add("a", [*range(100, 140), 1, 2, 3], 8)
+    steps.add("b", 20)
+    assert steps.step().num_scheduled_tokens == {"stem": 1, "a": 3, "b": 7}
+
+
+def test_what_is_computed_again_after_a_preemption_counts_as_a_prompt():
+    steps = beside_decodes(3, min_prefill_limit=5, prefill_tokens_per_request=0, caching=False)
+    for _ in range(4):
+        steps.step()
+    steps.scheduler._preempt(steps.requests["d2"], [])
+    counts = [steps.step().num_scheduled_tokens["d2"] for _ in range(3)]
+    assert counts == [5, 4, 1]  # of its 4 tokens and the 5 that it had sampled
+
+
+def test_half_of_the_limit_is_for_a_more_urgent_one_that_waits():
+    steps = beside_decodes(1, min_prefill_limit=10, prefill_tokens_per_request=0, policy="priority")
+    steps.add("a", 40, priority=1)
+    assert steps.step().num_scheduled_tokens == {"d0": 1, "a": 10}
+    steps.add("u", 20, priority=-1)
+    assert steps.step().num_scheduled_tokens == {"d0": 1, "a": 5, "u": 5}
+
+
+def test_what_a_prompt_whose_logprobs_are_wanted_leaves_of_the_limit_is_for_others():
+    steps = beside_decodes(1, min_prefill_limit=10, prefill_tokens_per_request=0, max_prompt_logprobs=4)
+    steps.add("a", 12, prompt_logprobs=0)
+    steps.add("plain", 30)
+    assert steps.step().num_scheduled_tokens == {"d0": 1, "a": 4, "plain": 6}
+
+
 # ---- preemption ------------------------------------------------------------------------------------------------------
 
 
