@@ -17,12 +17,12 @@ HEADRACE_SHARED int64_t round_up(int64_t n, int64_t step) { return (n + step - 1
 enum class Type : int32_t { float32, bfloat16, uint4, uint8, int8, fp8 };
 
 // Of a matrix of few bits: runs of `size` inputs of an output, with a scale of their own. A weight is
-// scale * (quant - zero), or where `zero` is negative scale * quant + minimum.
+// scale * (quant - zero), or where `zero` is negative scale * quant + minimum, and then quants are less than 128.
 struct GroupFormat {
-    int32_t size;      // 32 or 16
+    int32_t size;      // 32 or 16, or all inputs
     int32_t zero;
     bool wide_scales;  // scales and minimums are float32, else float16
-    Type product;      // uint8: rows are rounded to integers by groups. bfloat16, float32: weights are expanded to it first
+    Type product;      // uint8: rows are rounded to integers by groups. bfloat16, float32: quants become numbers of this type
     int32_t row_bytes; // 1 or 2, of these integers
 
     HEADRACE_SHARED bool has_minimums() const { return zero < 0; }
@@ -43,16 +43,18 @@ struct Matrix {
     GroupFormat format;
 
     HEADRACE_SHARED bool is_grouped() const { return type == Type::uint4 || type == Type::uint8; }
+    HEADRACE_SHARED bool has_one_scale() const { return format.size == in && !format.has_minimums(); }  // for an output
+    HEADRACE_SHARED int64_t num_groups() const { return in / format.size; }
     HEADRACE_SHARED int64_t num_panels() const { return (out + kPanel - 1) / kPanel; }
     HEADRACE_SHARED int64_t quant_words() const { return format.size / (type == Type::uint4 ? 8 : 4) * kPanel; }
     HEADRACE_SHARED int64_t group_words() const {
         return quant_words() + format.scale_words() * (format.has_minimums() ? 2 : 1);
     }
     HEADRACE_SHARED int64_t panel_words() const {
-        return is_grouped() ? in / format.size * group_words() : product_panel_words();
+        return is_grouped() ? num_groups() * group_words() : product_panel_words();
     }
 
-    // What rows are multiplied by: the weights as they are stored, or expanded.
+    // What rows are multiplied by: weights or quants as they are stored, or quants as numbers of this type.
     HEADRACE_SHARED Type product() const { return is_grouped() ? format.product : type; }
     HEADRACE_SHARED int64_t product_panel_words() const { return (product() == Type::float32 ? in : (in + 1) / 2) * kPanel; }
 };
@@ -66,13 +68,16 @@ struct Operands {
 
 constexpr int64_t kExpandedPanels = 4;  // of a matrix of few bits, at a time
 
-// What a thread needs to multiply by matrices of few bits: the rows of its last tile, rounded by groups, or panels that are
-// expanded.
+constexpr int64_t kFewRows = 3;  // that are multiplied by quants as they lie, where more rows pass over a panel of numbers
+
+// What a thread needs to multiply by matrices of few bits: the rows of its last tile, rounded by groups; or what it knows of
+// them as they are, and panels whose quants are numbers.
 struct GroupScratch {
     int8_t* quants;   // [rows, row_bytes, in], upper bytes first
     float* scales;    // [rows, groups]: what a quant stands for
-    float* offsets;   // [rows, groups]: the sum of a group, as it was rounded
+    float* offsets;   // [rows, groups]: the sum of a group, rounded or not
     int32_t* starts;  // [rows, groups]: the sum of its quants times minus the matrix's zero
+    float* few_rows;  // [kFewRows, in]
     int64_t first_row, last_row;  // of the op that is computed: these are they. -1: none
     uint32_t* panels;  // [kExpandedPanels, product_panel_words]
 

@@ -11,6 +11,7 @@ struct Kernels {
     const char* name;
     int64_t max_rows;    // that a product takes at a time
     bool rounds_rows;    // to bfloat16, before they meet bfloat16 weights
+    bool has_tiles;      // whose products of bfloat16 are so quick that nothing else is worth it
 
     // `scratch` is only for matrices of few bits.
     void (*linear)(const LinearArgs&, const Step&, const Grid&, int64_t tile, GroupScratch* scratch);

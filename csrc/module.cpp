@@ -74,6 +74,7 @@ NB_MODULE(_native, m) {
     m.attr("PANEL") = kPanel;
     m.attr("GROUP") = kGroup;
     m.attr("EXPANDED_PANELS") = kExpandedPanels;
+    m.attr("FEW_ROWS") = kFewRows;
     m.attr("SPLIT") = kSplit;
     m.attr("MAX_HEAD_DIM") = kMaxHeadDim;
     m.def("max_tile_rows", [] {
@@ -89,6 +90,8 @@ NB_MODULE(_native, m) {
     }, "Names of the kernels that this processor can run, the quickest first.");
     m.def("rounds_rows", [](const std::string& name) { return kernels_named(name).rounds_rows; }, "name"_a,
           "Whether these kernels round rows to bfloat16 before they meet bfloat16 weights.");
+    m.def("has_tiles", [](const std::string& name) { return kernels_named(name).has_tiles; }, "name"_a,
+          "Whether these kernels multiply bfloat16 on tiles, beside which nothing else is worth it.");
 
     m.def("max_partials", &AttentionPlan::max_partials, "max_model_len"_a, "num_threads"_a,
           "Places for partial results of attention that a step may need.");
@@ -129,14 +132,15 @@ NB_MODULE(_native, m) {
                             int32_t row_bytes) {
             new (self) Matrix{at<const uint32_t>(panels), at<const float>(bias), out, in, type,
                               {group, zero, wide_scales, product, row_bytes}};
-            const bool fits = type == Type::uint4 ? group == 32 : group == 32 || group == 16;
+            const bool is_one = group == in && in % 32 == 0 && product != Type::uint8;
+            const bool fits = type == Type::uint4 ? group == 32 : group == 32 || group == 16 || is_one;
             if (self->is_grouped() && (!fits || in % group)) throw std::invalid_argument("no such groups");
             if (product == Type::uint4 || row_bytes < 1 || row_bytes > 2) throw std::invalid_argument("no such product");
         }, "panels"_a, "bias"_a, "out"_a, "in_"_a, "type"_a, "group"_a = 0, "zero"_a = 0, "wide_scales"_a = false,
            "product"_a = Type::uint8, "row_bytes"_a = 1,
            "The last five are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1\n"
            "where groups have minimums, whether scales are float32 and not float16, and what products are made of:\n"
-           "uint8 for rows that are rounded to integers of so many bytes, else what weights are expanded to.")
+           "uint8 for rows that are rounded to integers of so many bytes, else numbers that quants become.")
         .def_ro("out", &Matrix::out)
         .def_ro("in_", &Matrix::in)
         .def_ro("type", &Matrix::type)

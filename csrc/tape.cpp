@@ -108,14 +108,17 @@ void Tape::prepare_scratch(const Matrix& w) {
     if (!w.is_grouped()) return;
     const bool rounds_rows = w.product() == Type::uint8;
     const int64_t width = std::max(row_width_, rounds_rows ? w.format.row_bytes * w.in : 0);
-    const int64_t row_groups = std::max(row_groups_, rounds_rows ? w.in / w.format.size : 0);
+    const int64_t row_groups = std::max(row_groups_, w.num_groups());
+    const int64_t few_rows = std::max(few_row_words_, rounds_rows ? 0 : kFewRows * w.in);
     const int64_t expanded = std::max(expanded_words_, rounds_rows ? 0 : kExpandedPanels * w.product_panel_words());
-    if (width == row_width_ && row_groups == row_groups_ && expanded == expanded_words_) return;
+    if (width == row_width_ && row_groups == row_groups_ && few_rows == few_row_words_ && expanded == expanded_words_) return;
     row_width_ = width;
     row_groups_ = row_groups;
+    few_row_words_ = few_rows;
     expanded_words_ = expanded;
     const int64_t rows = max_tile_rows(kernels_.max_rows), groups = rows * row_groups_;
-    const int64_t words = expanded_words_ + 3 * groups + ceil_div(rows * row_width_, int64_t{sizeof(float)});
+    const int64_t words =
+        expanded_words_ + few_row_words_ + 3 * groups + ceil_div(rows * row_width_, int64_t{sizeof(float)});
     group_memory_.clear();
     group_scratch_.clear();
     row_phases_.assign(pool_.num_threads(), -1);
@@ -123,7 +126,8 @@ void Tape::prepare_scratch(const Matrix& w) {
         group_memory_.emplace_back(static_cast<size_t>(words) * sizeof(float));
         GroupScratch scratch;
         scratch.panels = static_cast<uint32_t*>(group_memory_.back().data());
-        scratch.scales = reinterpret_cast<float*>(scratch.panels + expanded_words_);
+        scratch.few_rows = reinterpret_cast<float*>(scratch.panels + expanded_words_);
+        scratch.scales = scratch.few_rows + few_row_words_;
         scratch.offsets = scratch.scales + groups;
         scratch.starts = reinterpret_cast<int32_t*>(scratch.offsets + groups);
         scratch.quants = reinterpret_cast<int8_t*>(scratch.starts + groups);

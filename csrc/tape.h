@@ -68,8 +68,8 @@ class Tape final : public Job {
 
     std::vector<Buffer> scratch_memory_;  // one for each thread
     std::vector<AttentionScratch> scratch_;
-    int64_t row_width_ = 0, row_groups_ = 0;  // bytes and groups of rows that are rounded, at most; 0: there are none
-    int64_t expanded_words_ = 0;              // of the largest one that is expanded
+    // The largest of any matrix of few bits (GroupScratch): bytes and groups of a row, words of few rows and of panels.
+    int64_t row_width_ = 0, row_groups_ = 0, few_row_words_ = 0, expanded_words_ = 0;
     std::vector<Buffer> group_memory_;          // one for each thread
     std::vector<GroupScratch> group_scratch_;
     std::vector<int64_t> row_phases_;  // the op whose rows are in it

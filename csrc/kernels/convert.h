@@ -18,6 +18,9 @@ inline uint16_t round_bf16(float x) {
     return lanes[0];
 }
 
+inline Float load_operands(const float* p) { return load(p); }
+inline Float load_operands(const uint16_t* p) { return load_bf16(p); }
+
 inline void store_as(Type type, void* out, int64_t place, Float x) {
     if (type == Type::bfloat16) {
         store_bf16(static_cast<uint16_t*>(out) + place, x);

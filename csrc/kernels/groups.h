@@ -42,7 +42,7 @@ inline void round_group(const float* x, int64_t size, int32_t zero, int8_t* uppe
 template <int kRowBytes>
 inline void round_rows(const Operands& x, const Matrix& w, int64_t first_row, int64_t last_row, GroupScratch& scratch) {
     if (scratch.first_row == first_row && scratch.last_row == last_row) return;
-    const int64_t size = w.format.size, groups = w.in / size;
+    const int64_t size = w.format.size, groups = w.num_groups();
     for (int64_t row = first_row; row < last_row; ++row) {
         const float* from = static_cast<const float*>(x.data) + row * x.stride;
         const int64_t to = (row - first_row) * groups;
@@ -160,18 +160,27 @@ inline void multiply_group_rows(int64_t rows, const Matrix& w, const GroupScratc
     }
 }
 
-// Weights of few bits, on vectors.
+// Rounded rows of the scratch times quants as they are stored (linear.h).
 template <int kRowBytes>
-struct GroupVectors {
+struct RoundedRows {
     static constexpr int kRowsAtOnce = kGroupRows<kRowBytes>;
 
-    // out[r][16 p + i] = row `row + r` of the scratch times column i of panel p, for up to kRowsAtOnce rows.
-    static void multiply(int64_t rows, const Matrix& w, const GroupScratch& scratch, int64_t row, int64_t panel, int64_t panels,
-                         float* out, int64_t out_stride) {
+    const Matrix& w;
+    const GroupScratch& scratch;
+    int64_t first_panel = 0;
+
+    RoundedRows(const Operands& x, const Matrix& w, int64_t first_row, int64_t last_row, GroupScratch& scratch)
+        : w(w), scratch(scratch) {
+        round_rows<kRowBytes>(x, w, first_row, last_row, scratch);
+    }
+    static int64_t panels_at_once(int64_t) { return kMaxPanels; }
+    void take(int64_t first, int64_t) { first_panel = first; }
+
+    void multiply(int64_t row, int64_t rows, int64_t panels, float* out, int64_t out_stride) const {
         const auto block = w.type == Type::uint4    ? multiply_group_rows<4, 32, kRowBytes>
                            : w.format.size == 32 ? multiply_group_rows<8, 32, kRowBytes>
                                                  : multiply_group_rows<8, 16, kRowBytes>;
-        block(rows, w, scratch, row, panel, panels, out, out_stride);
+        block(rows, w, scratch, row - scratch.first_row, first_panel, panels, out, out_stride);
     }
 };
 
@@ -182,7 +191,7 @@ inline void unpack_output(const Matrix& w, int64_t output, float* out) {
     const int64_t lane = output % kPanel, size = w.format.size, half = size / 2;
     const uint32_t* group = w.panels + output / kPanel * w.panel_words();
     alignas(64) float scales[kPanel], minimums[kPanel];
-    for (int64_t g = 0; g < w.in / size; ++g, group += w.group_words()) {
+    for (int64_t g = 0; g < w.num_groups(); ++g, group += w.group_words()) {
         const uint32_t* behind = group + w.quant_words();
         for (int64_t i = 0; i < kPanel; i += kLanes) {
             store(scales + i, load_scales(behind, i, w.format.wide_scales));
@@ -198,8 +207,6 @@ inline void unpack_output(const Matrix& w, int64_t output, float* out) {
                                     : scales[lane] * static_cast<float>(static_cast<int32_t>(quant) - w.format.zero);
         }
     }
-    if (w.product() == Type::bfloat16)
-        for (int64_t k = 0; k < w.in; ++k) out[k] = widen_bf16(round_bf16(out[k]));
 }
 
 }  // namespace headrace::HEADRACE_NAMESPACE

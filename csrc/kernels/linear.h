@@ -3,9 +3,9 @@
 
 #include "../grid.h"
 #include "convert.h"
-#include "expand.h"
 #include "groups.h"
 #include "math.h"
+#include "scaled.h"
 #include "weights.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
@@ -29,87 +29,67 @@ inline LinearArgs begin_at_chunk(LinearArgs args, const Step& step) {
     return args;
 }
 
-static_assert(kMaxPanels <= kExpandedPanels);
+// Rows times weights that are numbers. What multiply_tile asks for, as of the other products: `take` some panels, then
+// `multiply` some rows by them, out[r][16 p + i].
+template <class Weights>
+struct PlainRows {
+    static constexpr int kRowsAtOnce = Weights::kRowsAtOnce;
 
-// Panels of a matrix, one after another: where they lie, or expanded into the scratch.
-struct StoredPanels {
+    const Operands& x;
     const Matrix& w;
-    const uint32_t* start;
+    const uint32_t* start = nullptr;
 
-    PanelSource take(int64_t first, int64_t) {
-        start = w.panels + first * w.panel_words();
-        return {Layout::matrix, &start, w.in, w.in, w.panel_words()};
-    }
-};
+    static int64_t panels_at_once(int64_t rows) { return Weights::panels_at_once(rows); }
+    void take(int64_t first, int64_t) { start = w.panels + first * w.panel_words(); }
 
-struct ExpandedPanels {
-    const Matrix& w;
-    uint32_t* out;
-    const uint32_t* start = out;
-
-    PanelSource take(int64_t first, int64_t count) {
-        for (int64_t p = 0; p < count; ++p) expand_panel(w, first + p, out + p * w.product_panel_words());
-        return {Layout::matrix, &start, w.in, w.in, w.product_panel_words()};
+    void multiply(int64_t row, int64_t rows, int64_t panels, float* out, int64_t out_stride) const {
+        const auto* of = static_cast<const typename Weights::Operand*>(x.data) + row * x.stride;
+        Weights::multiply(rows, of, x.stride, {Layout::matrix, &start, w.in, w.in, w.panel_words()}, 0, panels, out, out_stride);
     }
 };
 
 // Calls finish(first row, number of rows, first panel, number of panels, products [rows][panels * 16]) for each few rows
 // and panels of a tile. Rows pass over a panel while it is in the nearest cache. They are divided evenly: 7 are 4 and 3,
 // not 6 and 1. `together` panels are not divided.
-template <class Weights, class Panels, class Finish>
-inline void multiply_tile(const Operands& x, Panels source, const TileRange& range, int64_t together, Finish finish) {
-    using Operand = typename Weights::Operand;
-    alignas(64) float products[Weights::kRowsAtOnce * kMaxPanels * kPanel];
-    const int64_t rows = range.last_row - range.first_row, blocks = (rows + Weights::kRowsAtOnce - 1) / Weights::kRowsAtOnce;
-    const int64_t panels_beside = Weights::panels_at_once((rows + blocks - 1) / blocks);
+template <class Product, class Finish>
+inline void multiply_tile(Product product, const TileRange& range, int64_t together, Finish finish) {
+    alignas(64) float products[Product::kRowsAtOnce * kMaxPanels * kPanel];
+    const int64_t rows = range.last_row - range.first_row, blocks = (rows + Product::kRowsAtOnce - 1) / Product::kRowsAtOnce;
+    const int64_t panels_beside = Product::panels_at_once((rows + blocks - 1) / blocks);
     const int64_t step = (panels_beside + together - 1) / together * together;
     for (int64_t panel = range.first_panel; panel < range.last_panel; panel += step) {
         const int64_t panels = range.last_panel - panel < step ? range.last_panel - panel : step;
-        const PanelSource w = source.take(panel, panels);
+        product.take(panel, panels);
         for (int64_t block = 0; block < blocks; ++block) {
             const int64_t row = range.first_row + rows * block / blocks;
             const int64_t count = range.first_row + rows * (block + 1) / blocks - row;
-            const Operand* first = static_cast<const Operand*>(x.data) + row * x.stride;
-            Weights::multiply(count, first, x.stride, w, 0, panels, products, step * kPanel);
+            product.multiply(row, count, panels, products, step * kPanel);
             finish(row, count, panel, panels, products, step * kPanel);
         }
     }
 }
 
-// The same for a matrix of few bits whose rows are rounded.
-template <int kRowBytes, class Finish>
-inline void multiply_grouped_tile(const Operands& x, const Matrix& w, const TileRange& range, GroupScratch& scratch,
-                                  Finish finish) {
-    using Weights = GroupWeights<kRowBytes>;
-    alignas(64) float products[Weights::kRowsAtOnce * kMaxPanels * kPanel];
-    round_rows<kRowBytes>(x, w, range.first_row, range.last_row, scratch);
-    const int64_t rows = range.last_row - range.first_row, blocks = (rows + Weights::kRowsAtOnce - 1) / Weights::kRowsAtOnce;
-    for (int64_t panel = range.first_panel; panel < range.last_panel; panel += kMaxPanels) {
-        const int64_t panels = range.last_panel - panel < kMaxPanels ? range.last_panel - panel : kMaxPanels;
-        for (int64_t block = 0; block < blocks; ++block) {
-            const int64_t row = rows * block / blocks, count = rows * (block + 1) / blocks - row;
-            Weights::multiply(count, w, scratch, row, panel, panels, products, kMaxPanels * kPanel);
-            finish(range.first_row + row, count, panel, panels, products, kMaxPanels * kPanel);
-        }
-    }
-}
-
-template <class Weights, class Finish>
-inline void multiply_plain_tile(const Operands& x, const Matrix& w, const TileRange& range, int64_t together,
-                                const GroupScratch* scratch, Finish finish) {
-    if (w.is_grouped()) return multiply_tile<Weights>(x, ExpandedPanels{w, scratch->panels}, range, together, finish);
-    multiply_tile<Weights>(x, StoredPanels{w, nullptr}, range, together, finish);
-}
-
+// With the product that the matrix asks for.
 template <class Finish>
 inline void multiply_by_type(const Operands& x, const Matrix& w, const TileRange& range, int64_t together,
                              GroupScratch* scratch, Finish finish) {
+    const int64_t first = range.first_row, last = range.last_row;
+    switch (w.type) {
+        case Type::float32: return multiply_tile(PlainRows<Float32Weights>{x, w}, range, together, finish);
+        case Type::bfloat16: return multiply_tile(PlainRows<BFloat16Weights>{x, w}, range, together, finish);
+        default: break;
+    }
     switch (w.product()) {
-        case Type::float32: return multiply_plain_tile<Float32Weights>(x, w, range, together, scratch, finish);
-        case Type::bfloat16: return multiply_plain_tile<BFloat16Weights>(x, w, range, together, scratch, finish);
+        case Type::float32:
+            return multiply_tile(ScaledNumbers<Float32Weights>(x, w, first, last, *scratch), range, together, finish);
+        case Type::bfloat16:
+#ifdef HEADRACE_AMX
+            if (last - first <= kTileRows) return multiply_tile(FewScaledRows(x, w, first, last, *scratch), range, together, finish);
+#endif
+            return multiply_tile(ScaledNumbers<BFloat16Weights>(x, w, first, last, *scratch), range, together, finish);
         default:
-            if (w.format.row_bytes == 2) return multiply_grouped_tile<2>(x, w, range, *scratch, finish);
-            return multiply_grouped_tile<1>(x, w, range, *scratch, finish);
+            if (w.format.row_bytes == 2) return multiply_tile(RoundedRows<2>(x, w, first, last, *scratch), range, together, finish);
+            return multiply_tile(RoundedRows<1>(x, w, first, last, *scratch), range, together, finish);
     }
 }
 

@@ -1,16 +1,15 @@
-// How this instruction set multiplies bfloat16 weights, and those of few bits.
+// How this instruction set multiplies bfloat16 weights.
 #pragma once
 
 #include "gemm.h"
-#include "groups.h"
 #ifdef HEADRACE_AMX
 #include "amx.h"
-#include "group_tiles.h"
 #endif
 
 namespace headrace::HEADRACE_NAMESPACE {
 
 #if defined(HEADRACE_AMX)
+constexpr bool kHasTiles = true;
 using BFloat16Weights = TileWeights;
 #elif defined(HEADRACE_BF16)
 using BFloat16Weights = PairWeights;
@@ -18,12 +17,8 @@ using BFloat16Weights = PairWeights;
 using BFloat16Weights = WidenedWeights;
 #endif
 
-#if defined(HEADRACE_AMX)
-template <int kRowBytes>
-using GroupWeights = GroupTiles<kRowBytes>;
-#else
-template <int kRowBytes>
-using GroupWeights = GroupVectors<kRowBytes>;
+#ifndef HEADRACE_AMX
+constexpr bool kHasTiles = false;
 #endif
 
 // Rows that a product takes at a time, of the weights that take most.

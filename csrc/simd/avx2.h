@@ -132,6 +132,43 @@ inline Float high(Pairs w) {
 
 inline void store_pairs(uint32_t* p, Pairs w) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), w.v); }
 
+// ---- numbers of quants: kQuantUnit times what they are, which spares a shift ----
+
+constexpr float kQuantUnit = 16777216.0f;
+
+inline Int minus_bytes(Int a, int32_t x) {
+    return {_mm256_sub_epi8(a.v, _mm256_set1_epi8(static_cast<char>(x)))};
+}
+template <int kByte>
+inline Float number_of_byte(Int a) {  // -128 to 127, of each lane; 0 is the lowest
+    constexpr int kLane = static_cast<int>(kByte << 24 | 0x808080);  // the byte moves up to the highest place
+    const __m128i places = _mm_setr_epi32(kLane, kLane + (4 << 24), kLane + (8 << 24), kLane + (12 << 24));
+    return {_mm256_cvtepi32_ps(_mm256_shuffle_epi8(a.v, _mm256_broadcastsi128_si256(places)))};
+}
+template <int kByte>
+inline Pairs pair_of_bytes(Int a) {  // kByte and the next
+    const __m256i first = _mm256_castps_si256(number_of_byte<kByte>(a).v);
+    return {_mm256_or_si256(_mm256_srli_epi32(first, 16), _mm256_castps_si256(number_of_byte<kByte + 1>(a).v))};
+}
+
+struct HalfTable {
+    int32_t zero;
+
+    explicit HalfTable(int32_t zero) : zero(zero) {}
+};
+template <int kHalf>
+inline Int bytes_of_half(Int a, const HalfTable& table) {
+    return minus_bytes(kHalf < 4 ? low_halves(a) : high_halves(a), table.zero);
+}
+template <int kHalf>
+inline Float number_of_half(Int a, const HalfTable& table) {  // 0 to 3: low halves of the bytes, 4 to 7: high ones
+    return number_of_byte<kHalf % 4>(bytes_of_half<kHalf>(a, table));
+}
+template <int kHalf>
+inline Pairs pair_of_halves(Int a, const HalfTable& table) {  // kHalf and the next
+    return pair_of_bytes<kHalf % 4>(bytes_of_half<kHalf>(a, table));
+}
+
 // Two numbers of 8 bits for each word, as bfloat16, which holds them exactly.
 inline Pairs load_int8_pairs(const uint8_t* p) {
     const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

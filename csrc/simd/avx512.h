@@ -108,6 +108,50 @@ inline Float high(Pairs w) {
 
 inline void store_pairs(uint32_t* p, Pairs w) { _mm512_storeu_si512(p, w.v); }
 
+// ---- numbers of quants: kQuantUnit times what they are, which spares a shift ----
+
+constexpr float kQuantUnit = 16777216.0f;
+
+inline Int minus_bytes(Int a, int32_t x) {
+    return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(static_cast<char>(x)))};
+}
+template <int kByte>
+inline Float number_of_byte(Int a) {  // -128 to 127, of each lane; 0 is the lowest
+    constexpr int kLane = static_cast<int>(kByte << 24 | 0x808080);  // the byte moves up to the highest place
+    const __m512i places = _mm512_set4_epi32(kLane + (12 << 24), kLane + (8 << 24), kLane + (4 << 24), kLane);
+    return {_mm512_cvtepi32_ps(_mm512_shuffle_epi8(a.v, places))};
+}
+template <int kByte>
+inline Pairs pair_of_bytes(Int a) {  // kByte and the next
+    const __m512i first = _mm512_castps_si512(number_of_byte<kByte>(a).v);
+    return {_mm512_or_si512(_mm512_srli_epi32(first, 16), _mm512_castps_si512(number_of_byte<kByte + 1>(a).v))};
+}
+
+// Half bytes are looked up. What is above a half byte may be anything: tables of pairs have every number twice.
+struct HalfTable {
+    __m512 floats;
+    __m512i pairs;
+
+    explicit HalfTable(int32_t zero) {
+        const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        floats = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(places, _mm512_set1_epi32(zero))),
+                               _mm512_set1_ps(kQuantUnit));
+        pairs = _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(floats), 16)));
+    }
+};
+template <int kHalf>
+inline Float number_of_half(Int a, const HalfTable& table) {  // 0 to 3: low halves of the bytes, 4 to 7: high ones
+    constexpr int kShift = kHalf % 4 * 8 + kHalf / 4 * 4;
+    return {_mm512_permutexvar_ps(kShift ? _mm512_srli_epi32(a.v, kShift) : a.v, table.floats)};
+}
+template <int kHalf>
+inline Pairs pair_of_halves(Int a, const HalfTable& table) {  // kHalf and the next
+    constexpr int kShift = kHalf % 4 * 4 + kHalf / 4 * 4;
+    const __m512i apart = _mm512_shuffle_epi8(  // bytes 0 and 2 of each lane, then 1 and 3
+        a.v, _mm512_set4_epi32(0x0f0d0e0c, 0x0b090a08, 0x07050604, 0x03010200));
+    return {_mm512_permutexvar_epi16(kShift ? _mm512_srli_epi16(apart, kShift) : apart, table.pairs)};
+}
+
 // Two numbers of 8 bits for each word, as bfloat16, which holds them exactly.
 inline Pairs load_int8_pairs(const uint8_t* p) {
     const __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

@@ -184,6 +184,49 @@ inline Float high(Pairs w) {
 
 inline void store_pairs(uint32_t* p, Pairs w) { std::memcpy(p, w.v, sizeof w.v); }
 
+// ---- numbers of quants: kQuantUnit times what they are ----
+
+constexpr float kQuantUnit = 1.0f;
+
+inline Int minus_bytes(Int a, int32_t x) {
+    for (int32_t& lane : a.v) {
+        uint32_t bytes = 0;
+        for (int byte = 0; byte < 32; byte += 8)
+            bytes |= (static_cast<uint32_t>((lane >> byte) - x) & 0xffu) << byte;
+        lane = static_cast<int32_t>(bytes);
+    }
+    return a;
+}
+template <int kByte>
+inline Float number_of_byte(Int a) {  // -128 to 127, of each lane; 0 is the lowest
+    return detail::each([&](int i) { return static_cast<float>(static_cast<int8_t>(a.v[i] >> (8 * kByte))); });
+}
+template <int kByte>
+inline Pairs pair_of_bytes(Int a) {  // kByte and the next
+    const Float first = number_of_byte<kByte>(a), second = number_of_byte<kByte + 1>(a);
+    Pairs pairs;
+    for (int i = 0; i < kLanes; ++i) pairs.v[i] = detail::to_bits(first.v[i]) >> 16 | detail::to_bits(second.v[i]);
+    return pairs;
+}
+
+struct HalfTable {
+    int32_t zero;
+
+    explicit HalfTable(int32_t zero) : zero(zero) {}
+};
+template <int kHalf>
+inline Int bytes_of_half(Int a, const HalfTable& table) {
+    return minus_bytes(kHalf < 4 ? low_halves(a) : high_halves(a), table.zero);
+}
+template <int kHalf>
+inline Float number_of_half(Int a, const HalfTable& table) {  // 0 to 3: low halves of the bytes, 4 to 7: high ones
+    return number_of_byte<kHalf % 4>(bytes_of_half<kHalf>(a, table));
+}
+template <int kHalf>
+inline Pairs pair_of_halves(Int a, const HalfTable& table) {  // kHalf and the next
+    return pair_of_bytes<kHalf % 4>(bytes_of_half<kHalf>(a, table));
+}
+
 // Two numbers of 8 bits for each word, as bfloat16, which holds them exactly: they are looked up.
 namespace detail {
 struct WidenedBytes {

@@ -54,6 +54,21 @@ inline __m512i each_half(F f) {
     return v;
 }
 
+template <class F>
+inline __m512i each_byte(F f) {
+    uint8_t r[64];
+    for (int i = 0; i < 64; ++i) r[i] = static_cast<uint8_t>(f(i));
+    __m512i v;
+    std::memcpy(&v, r, sizeof v);
+    return v;
+}
+
+struct Bytes {
+    uint8_t v[64];
+    explicit Bytes(__m512i a) { std::memcpy(v, &a, sizeof v); }
+    uint8_t operator[](int i) const { return v[i]; }
+};
+
 struct Halves {
     uint16_t v[32];
     explicit Halves(__m512i a) { std::memcpy(v, &a, sizeof v); }
@@ -132,6 +147,24 @@ inline __m512i emulated_set1_epi32(int x) {
     return emulated::each_int([&](int) { return static_cast<uint32_t>(x); });
 }
 inline __m512 emulated_setzero_ps() { return emulated_set1_ps(0.0f); }
+inline __m512i emulated_set1_epi8(char x) {
+    return emulated::each_int([&](int) { return static_cast<uint8_t>(x) * 0x01010101u; });
+}
+inline __m512i emulated_set4_epi32(int d, int c, int b, int a) {
+    const int words[4] = {a, b, c, d};
+    return emulated::each_int([&](int i) { return static_cast<uint32_t>(words[i % 4]); });
+}
+template <class... Words>
+inline __m512i emulated_setr_epi32(Words... words) {
+    const int all[16] = {words...};
+    return emulated::each_int([&](int i) { return static_cast<uint32_t>(all[i]); });
+}
+inline __m512i emulated_broadcast_i64x4(__m256i a) {
+    __m512i v;
+    std::memcpy(&v, &a, sizeof a);
+    std::memcpy(reinterpret_cast<char*>(&v) + sizeof a, &a, sizeof a);
+    return v;
+}
 inline __m512i emulated_setzero_si512() { return emulated_set1_epi32(0); }
 
 // ---- floats
@@ -168,6 +201,18 @@ inline __m512i emulated_add_epi32(__m512i a, __m512i b) {
     const emulated::Words x(a), y(b);
     return emulated::each_int([&](int i) { return x[i] + y[i]; });
 }
+inline __m512i emulated_sub_epi32(__m512i a, __m512i b) {
+    const emulated::Words x(a), y(b);
+    return emulated::each_int([&](int i) { return x[i] - y[i]; });
+}
+inline __m512i emulated_sub_epi8(__m512i a, __m512i b) {
+    const emulated::Bytes x(a), y(b);
+    return emulated::each_byte([&](int i) { return x[i] - y[i]; });
+}
+inline __m512i emulated_shuffle_epi8(__m512i a, __m512i places) {  // within 16 bytes
+    const emulated::Bytes x(a), at(places);
+    return emulated::each_byte([&](int i) { return at[i] & 0x80 ? 0 : x[(i & 48) + (at[i] & 15)]; });
+}
 inline __m512i emulated_and_si512(__m512i a, __m512i b) { return a & b; }
 inline __m512i emulated_or_si512(__m512i a, __m512i b) { return a | b; }
 inline __m512i emulated_slli_epi32(__m512i a, unsigned count) {
@@ -199,6 +244,14 @@ inline __m512i emulated_min_epu16(__m512i a, __m512i b) {
 inline __m512i emulated_slli_epi16(__m512i a, unsigned count) {
     const emulated::Halves x(a);
     return emulated::each_half([&](int i) { return count > 15 ? 0u : static_cast<unsigned>(x[i]) << count; });
+}
+inline __m512i emulated_srli_epi16(__m512i a, unsigned count) {
+    const emulated::Halves x(a);
+    return emulated::each_half([&](int i) { return count > 15 ? 0u : static_cast<unsigned>(x[i]) >> count; });
+}
+inline __m512 emulated_permutexvar_ps(__m512i places, __m512 a) {
+    const emulated::Words at(places);
+    return emulated::each([&](int i) { return a[at[i] & 15]; });
 }
 inline __m512i emulated_permutexvar_epi16(__m512i places, __m512i a) {
     const emulated::Halves at(places), x(a);
@@ -323,17 +376,6 @@ inline void multiply_tiles(Tile& sums, const Tile& a, const Tile& b) {
         }
 }
 
-// TDPBSUD: bytes of a are signed, those of b are not; sums of four products wrap around.
-inline void multiply_byte_tiles(Tile& sums, const Tile& a, const Tile& b) {
-    if (a.row_bytes / 4 != b.rows || a.rows != sums.rows || b.row_bytes != sums.row_bytes) __builtin_trap();
-    for (int m = 0; m < sums.rows; ++m)
-        for (int n = 0; n < sums.row_bytes / 4; ++n)
-            for (int k = 0; k < b.rows; ++k)
-                for (int byte = 0; byte < 32; byte += 8)
-                    sums.words[m][n] += static_cast<uint32_t>(static_cast<int8_t>(a.words[m][k] >> byte) *
-                                                              static_cast<uint8_t>(b.words[k][n] >> byte));
-}
-
 }  // namespace emulated
 
 inline void emulated_tile_loadconfig(const void* shapes) {  // palette, first row, 14 bytes, then sizes
@@ -360,9 +402,6 @@ inline void emulated_tile_stored(int tile, void* to, int64_t stride) {
 inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
     emulated::multiply_tiles(emulated::tiles[sums], emulated::tiles[a], emulated::tiles[b]);
 }
-inline void emulated_tile_dpbsud(int sums, int a, int b) {
-    emulated::multiply_byte_tiles(emulated::tiles[sums], emulated::tiles[a], emulated::tiles[b]);
-}
 
 }  // namespace
 
@@ -373,9 +412,11 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #undef _mm512_slli_epi32
 #undef _mm512_slli_epi16
 #undef _mm512_srai_epi32
+#undef _mm512_set4_epi32
+#undef _mm512_setr_epi32
+#undef _mm512_srli_epi16
 #undef _mm512_srli_epi32
 #undef _tile_dpbf16ps
-#undef _tile_dpbsud
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
@@ -384,6 +425,7 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #define _mm512_add_epi32 emulated_add_epi32
 #define _mm512_add_ps emulated_add_ps
 #define _mm512_and_si512 emulated_and_si512
+#define _mm512_broadcast_i64x4 emulated_broadcast_i64x4
 #define _mm512_castps512_ps256 emulated_castps512_ps256
 #define _mm512_castps_si512 emulated_castps_si512
 #define _mm512_castsi512_ps emulated_castsi512_ps
@@ -396,8 +438,8 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #define _mm512_cvtph_ps emulated_cvtph_ps
 #define _mm512_cvtps_epi32 emulated_cvtps_epi32
 #define _mm512_div_ps emulated_div_ps
-#define _mm512_dpbusd_epi32 emulated_dpbusd_epi32
 #define _mm512_dpbf16_ps emulated_dpbf16_ps
+#define _mm512_dpbusd_epi32 emulated_dpbusd_epi32
 #define _mm512_extractf32x8_ps emulated_extractf32x8_ps
 #define _mm512_fmadd_ps emulated_fmadd_ps
 #define _mm512_loadu_ps emulated_loadu_ps
@@ -411,20 +453,27 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #define _mm512_mul_ps emulated_mul_ps
 #define _mm512_or_si512 emulated_or_si512
 #define _mm512_permutexvar_epi16 emulated_permutexvar_epi16
+#define _mm512_permutexvar_ps emulated_permutexvar_ps
 #define _mm512_roundscale_ps emulated_roundscale_ps
 #define _mm512_set1_epi32 emulated_set1_epi32
+#define _mm512_set1_epi8 emulated_set1_epi8
 #define _mm512_set1_ps emulated_set1_ps
+#define _mm512_set4_epi32 emulated_set4_epi32
+#define _mm512_setr_epi32 emulated_setr_epi32
 #define _mm512_setzero_ps emulated_setzero_ps
 #define _mm512_setzero_si512 emulated_setzero_si512
+#define _mm512_shuffle_epi8 emulated_shuffle_epi8
 #define _mm512_slli_epi16 emulated_slli_epi16
 #define _mm512_slli_epi32 emulated_slli_epi32
 #define _mm512_srai_epi32 emulated_srai_epi32
+#define _mm512_srli_epi16 emulated_srli_epi16
 #define _mm512_srli_epi32 emulated_srli_epi32
 #define _mm512_storeu_ps emulated_storeu_ps
 #define _mm512_storeu_si512 emulated_storeu_si512
+#define _mm512_sub_epi32 emulated_sub_epi32
+#define _mm512_sub_epi8 emulated_sub_epi8
 #define _mm512_sub_ps emulated_sub_ps
 #define _tile_dpbf16ps emulated_tile_dpbf16ps
-#define _tile_dpbsud emulated_tile_dpbsud
 #define _tile_loadconfig emulated_tile_loadconfig
 #define _tile_loadd emulated_tile_loadd
 #define _tile_release emulated_tile_release

@@ -53,10 +53,10 @@ class BlockFormat:
         return self.unpack_blocks(stored.reshape(-1, self.block_bytes))
 
 
-def quantize(values: Float32, bits: int) -> Groups:
-    """Rows of whole groups of 32, in 8 bits with the zero 128, or in 4 bits with minimums: the nearest of what these
+def quantize(values: Float32, bits: int, group: int = GROUP) -> Groups:
+    """Rows of whole groups, in 8 bits with the zero 128, or in 4 bits with minimums: the nearest of what these
     can say, where the largest number of a group (and in 4 bits the smallest too) is exact."""
-    by_group = values.reshape(-1, GROUP)
+    by_group = values.reshape(-1, group)
     if bits == 8:
         scales = np.abs(by_group).max(axis=1) / np.float32(127)
         lowest, zero, most = np.zeros_like(scales), 128, 255

@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.backends.gguf_blocks import BLOCK_FORMATS
+from headrace.backends.native.extension import native
 from headrace.backends.numpy.dequantize import dequantize_into
-from headrace.model.ops import StoredTensor
+from headrace.model.ops import Backend, StoredTensor
+from tests.conformance.implementations import round_to_bfloat16
 
 Float32 = NDArray[np.float32]
 _HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # where a block of random bytes has its float16
@@ -33,6 +35,13 @@ def values_of(tensor: StoredTensor) -> Float32:
     values = np.empty(tensor.shape, np.float32)
     dequantize_into(values, tensor)
     return values
+
+
+def multiplied_rows(x: Float32, group: int, activations: str, backend: Backend) -> NDArray[np.float64]:
+    """What rows are multiplied as: as they are, which is in bfloat16 where kernels round rows, or rounded by groups."""
+    if activations != "none":
+        return rounded_rows(x, group, activations)
+    return (round_to_bfloat16(x) if native.rounds_rows(backend.instruction_set) else x).astype(np.float64)
 
 
 LARGEST = {"int8": 127, "int16": 127 * 256}  # what a group's largest number becomes

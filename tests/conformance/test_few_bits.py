@@ -12,11 +12,12 @@ from headrace.backends.native.extension import ISA_VARIABLE, native
 from headrace.errors import UnsupportedModelError
 from headrace.model.ops import Backend, Precision, StoredTensor
 from headrace.worker.backends import make_backend
-from tests.conformance.few_bits import LARGEST, random_tensor, rounded_rows, values_of
+from tests.conformance.few_bits import LARGEST, multiplied_rows, random_tensor, rounded_rows, values_of
 from tests.conformance.implementations import IMPLEMENTATIONS
 
 INSTRUCTION_SETS = sorted({one.instruction_set for one in IMPLEMENTATIONS if one.instruction_set})
-ROWS = (0, 1, 2, 3, 5, 6, 7, 13, 33, 300)
+ROWS = (0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 33, 300)
+ACTIVATIONS = ("none", *LARGEST)
 WIDTH = 768
 ERROR = 3e-6  # of the largest result: sums of up to 48 groups in float32
 
@@ -50,7 +51,7 @@ def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(found - expected).max(initial=0) <= ERROR * np.abs(expected).max(initial=1)
 
 
-@pytest.mark.parametrize("activations", LARGEST)
+@pytest.mark.parametrize("activations", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", BLOCK_FORMATS)
 def test_products(make: Make, dtype: str, activations: str) -> None:
     backend = make("stored", activations)
@@ -60,13 +61,13 @@ def test_products(make: Make, dtype: str, activations: str) -> None:
         weight, values = backend.memory.pack_matrix([tensor]), values_of(tensor).astype(np.float64)
         for count in ROWS:
             x = rows_of(count)
-            expected = rounded_rows(x, group, activations) @ values.T
+            expected = multiplied_rows(x, group, activations, backend) @ values.T
             assert_near(backend.ops.linear(x, weight), expected)
             residual = rows_of(count, num_outputs)
             assert_near(backend.ops.linear_residual(x, weight, residual), expected + residual)
 
 
-@pytest.mark.parametrize("activations", LARGEST)
+@pytest.mark.parametrize("activations", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", BLOCK_FORMATS)
 def test_a_gated_product(make: Make, dtype: str, activations: str) -> None:
     backend = make("stored", activations)
@@ -75,39 +76,35 @@ def test_a_gated_product(make: Make, dtype: str, activations: str) -> None:
         weight = backend.memory.pack_gated(gate, up)
         for count in (1, 7, 40):
             x = rows_of(count) / np.float32(100)
-            rounded = rounded_rows(x, BLOCK_FORMATS[dtype].group, activations)
+            rounded = multiplied_rows(x, BLOCK_FORMATS[dtype].group, activations, backend)
             gates, ups = (rounded @ values_of(part).astype(np.float64).T for part in (gate, up))
             assert_near(backend.ops.gated_mlp(x, weight, "silu"), gates / (1 + np.exp(-gates)) * ups)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("stored", BLOCK_FORMATS)
-def test_rows_as_they_are_give_the_bits_of_an_expanded_matrix(make: Make, stored: str, dtype: str) -> None:
-    kept, expanded = make("stored", "none", dtype=dtype), make("none", dtype=dtype)
-    tensor, others = random_tensor(stored, 200, WIDTH), [random_tensor(stored, 40, WIDTH, seed) for seed in (1, 2)]
-    ids = np.array([0, 199, 15, 16], np.int32)
-    found = []
-    for backend in (kept, expanded):
-        weight, gated = backend.memory.pack_matrix([tensor]), backend.memory.pack_gated(*others)
-        results = [backend.ops.embed(ids, weight)]
-        for count in ROWS:
-            x = rows_of(count) / np.float32(100)
-            results += [backend.ops.linear(x, weight), backend.ops.gated_mlp(x, gated, "silu")]
-        found.append([result.tobytes() for result in results])
-    assert found[0] == found[1]
+@pytest.mark.parametrize("dtype", ["Q4_1", "Q5_0", "Q6_K"])
+def test_with_rows_and_numbers_in_float32(make: Make, dtype: str) -> None:
+    backend = make("stored", "none", dtype="float32")
+    tensor = random_tensor(dtype, 33, WIDTH)
+    weight, values = backend.memory.pack_matrix([tensor]), values_of(tensor).astype(np.float64)
+    assert weight.whole.product == native.Type.float32
+    for count in ROWS:
+        assert_near(backend.ops.linear(rows_of(count), weight), rows_of(count).astype(np.float64) @ values.T)
 
 
 @pytest.mark.parametrize(
     ("quantization", "activations", "product"),
     [
         ("int8", "auto", "bfloat16"),
-        ("int4", "auto", "uint8"),
         ("int8", "int16", "uint8"),
         ("int4", "none", "bfloat16"),
+        ("stored", "auto", None),
     ],
 )
-def test_what_rows_are_multiplied_by(make: Make, quantization: str, activations: str, product: str) -> None:
-    weight = make(quantization, activations).memory.pack_matrix([random_tensor("Q8_0", 16, WIDTH)])
+def test_what_rows_are_multiplied_by(make: Make, quantization: str, activations: str, product: str | None) -> None:
+    backend = make(quantization, activations)
+    if product is None:
+        product = "bfloat16" if backend.instruction_set == "amx" else "uint8"
+    weight = backend.memory.pack_matrix([random_tensor("Q8_0", 16, WIDTH)])
     assert weight.whole.product == native.Type[product]
 
 
@@ -141,50 +138,50 @@ def test_parts_in_different_types(make: Make) -> None:
     assert gated.whole.type == native.Type.bfloat16
 
 
-@pytest.mark.parametrize("activations", LARGEST)
-@pytest.mark.parametrize("dtype", ["Q4_1", "Q8_0", "Q6_K"])
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q6_K", "int8"])
 def test_a_row_depends_on_itself_alone(make: Make, dtype: str, activations: str) -> None:
-    tensor = random_tensor(dtype, 120, WIDTH)
+    """Whether it is multiplied on vectors or on tiles, beside few others or many."""
+    tensor = random_tensor("F32" if dtype == "int8" else dtype, 120, WIDTH)
     x = rows_of(100)
     found = []
     for num_threads in (1, 2):
-        backend = make("stored", activations, num_threads)
+        backend = make("int8" if dtype == "int8" else "stored", activations, num_threads)
         weight = backend.memory.pack_matrix([tensor])
         found.append(backend.ops.linear(x, weight))
-        for part in (slice(0, 1), slice(3, 5), slice(10, 17), slice(20, 84)):
+        for part in (slice(0, 1), slice(3, 5), slice(7, 10), slice(10, 17), slice(30, 46), slice(20, 84)):
             assert backend.ops.linear(x[part], weight).tobytes() == found[-1][part].tobytes()
     assert found[0].tobytes() == found[1].tobytes()
 
 
-@pytest.mark.parametrize("activations", LARGEST)
-@pytest.mark.parametrize("dtype", BLOCK_FORMATS)
-def test_vectors_and_tiles_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, dtype: str, activations: str) -> None:
-    """Integers are exact, and what is not comes in the same order."""
-    found = {}
-    for instruction_set in set(native.instruction_sets()) & {"avx512", "avx512bf16", "amx"}:
-        monkeypatch.setenv(ISA_VARIABLE, instruction_set)
-        backend = make_backend("native", 1, Precision("bfloat16", "stored", activations))
-        weight = backend.memory.pack_matrix([random_tensor(dtype, 72, WIDTH)])
-        found[instruction_set] = [backend.ops.linear(rows_of(count), weight).tobytes() for count in ROWS]
-        backend.close()
-    assert len({tuple(bits) for bits in found.values()}) <= 1
-
-
-@pytest.mark.parametrize(("word", "bits", "error"), [("int8", 8, 0.005), ("int4", 4, 0.07)])
-def test_quantised_while_loading(make: Make, word: str, bits: int, error: float) -> None:
-    backend = make(word)
+@pytest.mark.parametrize(
+    ("word", "activations", "bits", "group", "error"),
+    [
+        ("int8", "int8", 8, 32, 0.005),
+        ("int8", "auto", 8, WIDTH, 0.005),
+        ("int4", "int8", 4, 32, 0.07),
+        ("int4", "none", 4, 32, 0.07),
+    ],
+)
+def test_quantised_while_loading(make: Make, word: str, activations: str, bits: int, group: int, error: float) -> None:
+    backend = make(word, activations)
     values = np.random.default_rng(0).standard_normal((70, WIDTH)).astype(np.float32)
     values[3, :32] = 0
-    values[4, :32] = 7
-    groups = quantize(values, bits)
+    values[4] = 7
+    values[5] = 0
+    groups = quantize(values, bits, group)
     expected = np.empty_like(values)
     groups.dequantize_into(expected, 128 if bits == 8 else None)
     assert np.abs(expected - values).max() <= error * np.abs(values).max()
     assert np.array_equal(expected[3, :32], values[3, :32])
+    assert np.array_equal(expected[5], values[5])
     weight = backend.memory.pack_matrix([StoredTensor("w", "F32", values.shape, values.data.cast("B"))])
     assert weight.whole.type == (native.Type.uint8 if bits == 8 else native.Type.uint4)
-    x = rows_of(5)
-    assert_near(backend.ops.linear(x, weight), rounded_rows(x, 32) @ expected.astype(np.float64).T)
+    for count in (1, 5, 40):
+        x = rows_of(count)
+        rows = multiplied_rows(x, 32, "none" if activations == "auto" else activations, backend)
+        assert_near(backend.ops.linear(x, weight), rows @ expected.astype(np.float64).T)
+    assert np.array_equal(backend.ops.embed(np.array([6, 69], np.int32), weight), expected[[6, 69]])
     narrow = np.ones((4, 40), np.float32)  # no whole groups
     weight = backend.memory.pack_matrix([StoredTensor("w", "F32", narrow.shape, narrow.data.cast("B"))])
     assert weight.whole.type == native.Type.bfloat16

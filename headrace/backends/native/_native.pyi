@@ -13,6 +13,8 @@ GROUP: int = 16
 
 EXPANDED_PANELS: int = 4
 
+FEW_ROWS: int = 3
+
 SPLIT: int = 256
 
 MAX_HEAD_DIM: int = 256
@@ -26,6 +28,11 @@ def instruction_sets() -> list[str]:
 def rounds_rows(name: str) -> bool:
     """
     Whether these kernels round rows to bfloat16 before they meet bfloat16 weights.
+    """
+
+def has_tiles(name: str) -> bool:
+    """
+    Whether these kernels multiply bfloat16 on tiles, beside which nothing else is worth it.
     """
 
 def max_partials(max_model_len: int, num_threads: int) -> int:
@@ -96,7 +103,7 @@ class Matrix:
         """
         The last five are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1
         where groups have minimums, whether scales are float32 and not float16, and what products are made of:
-        uint8 for rows that are rounded to integers of so many bytes, else what weights are expanded to.
+        uint8 for rows that are rounded to integers of so many bytes, else numbers that quants become.
         """
 
     @property

@@ -21,7 +21,7 @@ class NativeBackend:
         self.instruction_set = choose_instruction_set()
         self._progress = Progress()
         self._pool = native.Pool(num_threads, self._progress.address)
-        self.memory = NativeMemory(num_threads, precision)
+        self.memory = NativeMemory(num_threads, precision, self.instruction_set)
         self.ops = NativeOps(self.memory, self._pool, self.instruction_set)
         self.sampler = NativeSampler(self._pool, self.instruction_set)
 

@@ -15,7 +15,7 @@ from headrace.backends.gguf_blocks import BLOCK_FORMATS, GROUP, Groups, quantize
 from headrace.backends.native.extension import native
 from headrace.backends.numpy.dequantize import dequantize_into, unreadable
 from headrace.errors import UnsupportedModelError
-from headrace.model.ops import EXACT, AttentionSpec, Precision, StepShape, StoredTensor
+from headrace.model.ops import AttentionSpec, Precision, StepShape, StoredTensor
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -36,7 +36,7 @@ class Kind:
     zero: int = 0
     wide_scales: bool = False
     bits: int = 0  # that weights are quantised to while they are loaded; 0: they are packed as they are stored
-    product: native.Type = ROUNDED_ROWS  # of groups: what they are expanded to, or ROUNDED_ROWS
+    product: native.Type = ROUNDED_ROWS  # of groups: numbers that quants become, or ROUNDED_ROWS
     row_bytes: int = 1  # that rows are rounded to
 
     def matrix(self, out: int, width: int, address: int = 0, bias: int = 0) -> native.Matrix:
@@ -125,7 +125,7 @@ class _Arena:
 
 
 class NativeMemory:
-    def __init__(self, num_threads: int, precision: Precision = EXACT) -> None:
+    def __init__(self, num_threads: int, precision: Precision, kernels: str) -> None:
         self.type = native.Type[precision.dtype]
         self._kv_type = native.Type[precision.kv_cache_dtype or precision.dtype]
         self.kv_caches: dict[int, native.KVCache] = {}  # layer -> its cache
@@ -133,6 +133,7 @@ class NativeMemory:
         self._num_threads = num_threads
         self._quantization = precision.quantization
         self._activation_quantization = precision.activation_quantization
+        self._has_tiles = native.has_tiles(kernels)
         self._arena = _Arena()
 
     # ---- weights
@@ -170,7 +171,11 @@ class NativeMemory:
     def _kind_of(self, dtype: str, width: int) -> Kind:
         """What parts of this stored type are packed as."""
         if self._quantization in QUANTIZED and width % GROUP == 0:
-            return self._with_product(QUANTIZED[self._quantization])
+            kind = QUANTIZED[self._quantization]
+            if kind.bits == 8 and self._activation_quantization in ("auto", "none"):
+                # One scale for an output is as exact here as many, and its products are the quickest.
+                return replace(kind, group=width, product=self.type)
+            return self._with_product(kind)
         stored = BLOCK_FORMATS.get(dtype)
         if self._quantization != "stored" or stored is None:
             return Kind(self.type)
@@ -184,11 +189,11 @@ class NativeMemory:
         )
 
     def _with_product(self, kind: Kind) -> Kind:
-        """In 16 bits rows lose nothing that can be seen, in 8 bits as much as by weights of 8 bits. Where weights have
-        8 bits, expanding them is the quicker way to products of many rows."""
+        """What products are the quickest without losing anything that can be seen: of rows as they are on tiles of AMX,
+        else of rows in 16 bits."""
         word = self._activation_quantization
         if word == "auto":
-            word = "int16" if kind.type == native.Type.uint4 else "none"
+            word = "none" if self._has_tiles and self.type == native.Type.bfloat16 else "int16"
         if word == "none":
             return replace(kind, product=self.type)
         return replace(kind, product=ROUNDED_ROWS, row_bytes=1 if word == "int8" else 2)
@@ -267,9 +272,10 @@ class NativeMemory:
         )
         group = attention.num_heads // attention.num_kv_heads
         scratch = 2 * max(group, 48) * head_width + 4 * native.SPLIT * head_width
-        if self._quantization != "none":  # rows of a tile in 2 bytes, 3 numbers for each group; expanded panels
+        if self._quantization != "none":  # rows of a tile in 2 bytes, 3 numbers for each group; few rows; panels
             width = max(shape.hidden_size, shape.intermediate_size)
-            scratch += native.max_tile_rows() * width * 11 // 16 + native.EXPANDED_PANELS * native.PANEL * width
+            scratch += native.max_tile_rows() * width * 11 // 16
+            scratch += (native.FEW_ROWS + native.EXPANDED_PANELS * native.PANEL) * width
         return 4 * (floats + shape.num_threads * scratch)
 
 
@@ -324,7 +330,7 @@ def _groups_of(kind: Kind, part: StoredTensor) -> Groups:
         return BLOCK_FORMATS[part.dtype].unpack(np.frombuffer(part.data, np.uint8))
     values = np.empty(part.shape, np.float32)
     dequantize_into(values, part)
-    return quantize(values, kind.bits)
+    return quantize(values, kind.bits, kind.group)
 
 
 def _bytes_of(scales: Float32 | None, wide: bool) -> NDArray[np.uint8]:
