@@ -46,15 +46,16 @@ from headrace.contracts.lifecycle import (
     LauncherMessage,
     Report,
 )
-from headrace.core.collector import calm_collector
 from headrace.core.engine_core import EngineCore, Refusal
 from headrace.core.request import Request
 from headrace.errors import ProtocolError, StartupError
 from headrace.ipc.child import LauncherLink, become_child
+from headrace.ipc.collector import calm_collector
 from headrace.ipc.sockets import connect
 
 HEARTBEAT_S = 1.0  # a working engine is never silent for longer, but for the duration of one step
 READY_ADDRESS = "inproc://ready"
+YOUNG = 100_000  # containers for the collector: more than any step makes and drops
 
 
 class Stop:
@@ -227,7 +228,7 @@ def main() -> None:
         with launcher.phase("import backend"):
             proc = EngineCoreProc(process, launcher)
         proc.start()
-        calm_collector()
+        calm_collector(YOUNG)
         proc.run_busy_loop()
     except StartupError as error:
         launcher.tell(ChildFailed(error.message))
