@@ -193,10 +193,10 @@ class _Answer:
         first = place * self._n
         if self._is_echo_alone:
             return [CompletionChoice(first + choice.index, "", None, "length") for choice in output.outputs]
-        self._num_generated += sum(len(choice.token_ids) for choice in output.outputs)
         return [self._choice(first + choice.index, choice) for choice in output.outputs]
 
     def _choice(self, index: int, choice: CompletionOutput) -> CompletionChoice:
+        self._num_generated += len(choice.token_ids)
         places = self._logprobs.read(index, choice)
         logprobs = None if places is None else _completion_logprobs(places)
         return CompletionChoice(index, choice.text, logprobs, choice.finish_reason)
