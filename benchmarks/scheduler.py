@@ -24,9 +24,10 @@ from headrace.contracts.engine import EngineCoreRequest
 from headrace.contracts.model_runner import ModelRunnerOutput
 from headrace.contracts.sampling_params import SamplingParams
 from headrace.contracts.scheduler import SchedulerOutput
-from headrace.core.collector import calm_collector
 from headrace.core.engine_core import EngineCore
+from headrace.core.engine_core_proc import YOUNG
 from headrace.core.executor.uniproc import Done
+from headrace.ipc.collector import calm_collector
 
 NUM_RUNNING = (8, 64, 256, 1024, 2048)
 BLOCK_SIZE = 16
@@ -114,7 +115,7 @@ class Decoding:
 
 def main() -> None:
     engines = [Decoding(num_running) for num_running in NUM_RUNNING]
-    calm_collector()
+    calm_collector(YOUNG)
     for _ in range(NUM_TURNS):
         for engine in engines:
             engine.turn()

@@ -1,8 +1,8 @@
 """Process B: an engine core with its sockets.
 
-Three threads, joined by two queues and nothing else. The input thread decodes requests (and hashes their prompts), the
-output thread encodes and sends, and the main thread runs the busy loop: take messages, step, hand over outputs. With
-nothing to do it sleeps in the inbox, so an idle engine uses no CPU.
+Two threads, joined by a queue and nothing else. The input thread decodes requests (and hashes their prompts), and the
+main thread runs the busy loop: take messages, step, send outputs. With nothing to do it sleeps in the inbox, so an idle
+engine uses no CPU. Sending never waits, and to wake a thread for it would cost more than it does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 
 import msgspec
@@ -46,15 +46,16 @@ from headrace.contracts.lifecycle import (
     LauncherMessage,
     Report,
 )
-from headrace.core.collector import calm_collector
 from headrace.core.engine_core import EngineCore, Refusal
 from headrace.core.request import Request
 from headrace.errors import ProtocolError, StartupError
 from headrace.ipc.child import LauncherLink, become_child
+from headrace.ipc.collector import calm_collector
 from headrace.ipc.sockets import connect
 
 HEARTBEAT_S = 1.0  # a working engine is never silent for longer, but for the duration of one step
 READY_ADDRESS = "inproc://ready"
+YOUNG = 100_000  # containers for the collector: more than any step makes and drops
 
 
 class Stop:
@@ -71,16 +72,18 @@ class EngineCoreProc:
         self._launcher = launcher
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._frontend: SimpleQueue[Endpoint] = SimpleQueue()
-        self._inbox: SimpleQueue[Request | Refusal | list[str] | UtilityCall | Exception | Stop] = SimpleQueue()
-        self._outbox: SimpleQueue[EngineInit | tuple[int | None, EngineCoreOutputs]] = SimpleQueue()
+        self._inbox: SimpleQueue[EngineInit | Request | Refusal | list[str] | UtilityCall | Exception | Stop] = (
+            SimpleQueue()
+        )
+        self._clients: dict[int, zmq.Socket[bytes]] = {}  # where their outputs go
+        self._outputs = outputs_codec()
         self._last_word = time.monotonic()
         self._stopping = False
         self._ready_socket = self._context.socket(zmq.PAIR)
         self._ready_socket.bind(READY_ADDRESS)
         executor = load_by_name(self.config.worker.executor)(self.config)
         self.core = EngineCore(self.config, executor, engine_index=self.engine_index, incarnation=self.incarnation)
-        self._output_thread = self._make_thread("output", self._run_output)
-        self._input_thread = self._make_thread("input", self._run_input)
+        self._input_thread = threading.Thread(target=self._guard_input, name="input", daemon=True)
 
     # ---- start -------------------------------------------------------------------------------------------------------
 
@@ -88,7 +91,6 @@ class EngineCoreProc:
         """Load, allocate, and report ready to the front end and the launcher. Raises `StartupError`."""
         self._launcher.listen(self._on_launcher_message)
         self._input_thread.start()
-        self._output_thread.start()
         with self._launcher.phase("load model"):
             self.core.executor.load_model()
         with self._launcher.phase("allocate KV cache"):
@@ -110,17 +112,6 @@ class EngineCoreProc:
         elif isinstance(message, Drain):
             self._inbox.put(Stop())
 
-    def _make_thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
-        """A thread whose failure is the whole process's: an engine that hears or says nothing must not look alive."""
-
-        def guarded() -> None:
-            try:
-                run()
-            except Exception as error:
-                self._inbox.put(error)
-
-        return threading.Thread(target=guarded, name=name, daemon=True)
-
     # ---- the busy loop -----------------------------------------------------------------------------------------------
 
     def run_busy_loop(self) -> None:
@@ -136,7 +127,7 @@ class EngineCoreProc:
             if core.scheduler.has_work and not self._stopping:
                 self._send(core.step(self._take_messages))
                 if time.monotonic() - self._last_word > HEARTBEAT_S:
-                    self._send({None: core.heartbeat()})
+                    self._send(dict.fromkeys(self._clients, core.heartbeat()))
         core.executor.shutdown()
 
     def _take_messages(self, *, wait: bool = False) -> None:
@@ -150,7 +141,9 @@ class EngineCoreProc:
                 elif isinstance(message, list):
                     self.core.abort_requests(message)
                 elif isinstance(message, UtilityCall):
-                    self._outbox.put((message.client_index, self.core.call_utility(message)))
+                    self._send({message.client_index: self.core.call_utility(message)})
+                elif isinstance(message, EngineInit):
+                    self._clients[message.client_index] = connect(self._context, zmq.PUSH, message.outputs)
                 elif isinstance(message, Stop):
                     self._stopping = True
                 else:
@@ -158,13 +151,22 @@ class EngineCoreProc:
         except Empty:
             pass
 
-    def _send(self, outputs: Mapping[int, EngineCoreOutputs] | Mapping[None, EngineCoreOutputs]) -> None:
-        """By client; None is every client."""
-        for item in outputs.items():
-            self._outbox.put(item)
+    def _send(self, outputs: Mapping[int, EngineCoreOutputs]) -> None:
+        """By client. The address of a client comes before its first request."""
+        for client_index, message in outputs.items():
+            sock = self._clients.get(client_index)
+            if sock is not None:
+                sock.send(self._outputs.encode(message))
             self._last_word = time.monotonic()
 
     # ---- the input thread --------------------------------------------------------------------------------------------
+
+    def _guard_input(self) -> None:
+        """A failure is the whole process's: an engine that hears nothing must not look alive."""
+        try:
+            self._run_input()
+        except Exception as error:
+            self._inbox.put(error)
 
     def _run_input(self) -> None:
         """Say hello, pass on the word that we are ready, and then turn frames into messages for the busy loop."""
@@ -191,27 +193,11 @@ class EngineCoreProc:
                 elif kind == EngineCoreRequestType.UTILITY:
                     self._inbox.put(utilities.decode(payload))
                 elif kind == EngineCoreRequestType.INIT:
-                    self._outbox.put(init.decode(payload))
+                    self._inbox.put(init.decode(payload))
                 else:
                     raise ProtocolError(f"a message of unknown kind {kind[:8]!r}")
             except ProtocolError as error:
                 print(f"headrace-core-{self.engine_index}: dropped a message: {error}", file=sys.stderr, flush=True)
-
-    # ---- the output thread -------------------------------------------------------------------------------------------
-
-    def _run_output(self) -> None:
-        """Encode and send what the busy loop hands over. A client's address comes before its first output."""
-        codec = outputs_codec()
-        clients: dict[int, zmq.Socket[bytes]] = {}
-        while True:
-            item = self._outbox.get()
-            if isinstance(item, EngineInit):
-                clients[item.client_index] = connect(self._context, zmq.PUSH, item.outputs)
-            else:
-                client_index, outputs = item
-                data = codec.encode(outputs)
-                for sock in clients.values() if client_index is None else filter(None, [clients.get(client_index)]):
-                    sock.send(data)
 
 
 def split_frames(frames: list[bytes]) -> tuple[bytes, bytes]:
@@ -227,7 +213,7 @@ def main() -> None:
         with launcher.phase("import backend"):
             proc = EngineCoreProc(process, launcher)
         proc.start()
-        calm_collector()
+        calm_collector(YOUNG)
         proc.run_busy_loop()
     except StartupError as error:
         launcher.tell(ChildFailed(error.message))

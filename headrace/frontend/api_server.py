@@ -28,10 +28,12 @@ from headrace.frontend.http.app import build_app
 from headrace.frontend.http.http_protocol import HTTPProtocol
 from headrace.frontend.logs import ThroughputLog, configure_logging
 from headrace.ipc.child import LauncherLink, become_child
+from headrace.ipc.collector import calm_collector
 
 logger = logging.getLogger("headrace.frontend.api_server")  # __name__ is "__main__" where this is the process
 
 LOG_INTERVAL_S = 10.0
+YOUNG = 10_000  # containers for the collector, to look through in 3 ms; requests leave no cycles
 LAST_WORDS_S = 1.0  # for requests that cannot go on: time for the answers that say so to reach their clients
 
 
@@ -67,6 +69,7 @@ class APIServer:
         self._spawn(self._watch_handshake())
         self._spawn(self._log_throughput())
         self._launcher.tell(ChildReady())
+        calm_collector(YOUNG)
         try:
             await self._http.serve(sockets=[self._sock])
         finally:

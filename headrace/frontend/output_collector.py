@@ -27,33 +27,34 @@ class RequestOutputCollector:
         self._is_delta = output_kind is OutputKind.DELTA
         self._pending: RequestOutput | None = None
         self._error: RequestError | None = None
-        self._has_news = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # a future, as an Event has one more object for each wait
 
     def put(self, output: RequestOutput) -> None:
         if self._pending is None:
             self._pending = output
         else:
             self._pending.merge(output, is_delta=self._is_delta)
-        self._has_news.set()
+        self._wake_reader()
 
     def fail(self, error: RequestError) -> None:
         """The request ends with this error, after what is pending."""
         self._error = error
-        self._has_news.set()
+        self._wake_reader()
 
     async def get(self) -> RequestOutput:
         """The next news. Raises the request's error once everything before it was fetched."""
-        while True:
-            await self._has_news.wait()
-            output = self.take()
-            if output is not None:
-                return output
+        while (output := self.take()) is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return output
 
     def take(self) -> RequestOutput | None:
         """What `get` would return, or None if it would wait."""
         output, self._pending = self._pending, None
         if output is None and self._error is not None:
             raise self._error
-        if self._error is None:
-            self._has_news.clear()
         return output
+
+    def _wake_reader(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

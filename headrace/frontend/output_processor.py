@@ -39,18 +39,15 @@ _ENGINE_REFUSALS: dict[str | None, type[RequestError]] = {
 
 
 class RequestState:
-    """A request with its choices; ends when the last of them has ended."""
+    """What the choices of a request share; ends when the last of them has ended. They know it, and it does not know
+    them: so it goes, with its prompt, when they do, and not when Python looks for cycles."""
 
-    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer, collector: OutputSink) -> None:
+    def __init__(self, prepared: PreparedRequest, collector: OutputSink) -> None:
         self.prepared = prepared
         self.collector = collector
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None  # where they are wanted, and have come
-        self.choices = [
-            ChoiceState(self, core_request.request_id, index, tokenizer)
-            for index, core_request in enumerate(prepared.core_requests)
-        ]
-        self.num_unfinished = len(self.choices)
+        self.num_unfinished = len(prepared.core_requests)
         self._final_outputs: list[CompletionOutput] = []  # only with FINAL_ONLY: those that wait for the last one
         self._early_outputs: list[CompletionOutput] = []  # those that wait for the prompt's logprobs
 
@@ -178,13 +175,20 @@ class OutputProcessor:
         return bool(self._choices)
 
     def add_request(self, prepared: PreparedRequest, collector: OutputSink) -> RequestState:
-        state = RequestState(prepared, self._tokenizer, collector)
-        self._choices.update((choice.request_id, choice) for choice in state.choices)
+        state = RequestState(prepared, collector)
+        for index, core_request in enumerate(prepared.core_requests):
+            request_id = core_request.request_id
+            self._choices[request_id] = ChoiceState(state, request_id, index, self._tokenizer)
         return state
+
+    def open_choices(self, state: RequestState) -> list[ChoiceState]:
+        """Those of a request that have not ended, in their order."""
+        known = (self._choices.get(core_request.request_id) for core_request in state.prepared.core_requests)
+        return [choice for choice in known if choice is not None]
 
     def abort_request(self, state: RequestState, stats: IterationStats) -> list[str]:
         """Forget a request. Returns the ids that the engine core has to be told of; empty if it is over already."""
-        open_choices = [choice for choice in state.choices if choice.request_id in self._choices]
+        open_choices = self.open_choices(state)
         for choice in open_choices:
             self._finish(choice, FinishReason.ABORT, stats)
         return [choice.request_id for choice in open_choices]

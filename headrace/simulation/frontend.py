@@ -60,7 +60,7 @@ class SimulatedFrontend:
 
     def submit(self, user: User, prepared: PreparedRequest) -> RequestState:
         state = self.processor.add_request(prepared, user.collector)
-        for core_request, choice in zip(prepared.core_requests, state.choices, strict=True):
+        for core_request, choice in zip(prepared.core_requests, self.processor.open_choices(state), strict=True):
             self._open[core_request.request_id] = (core_request, choice, user)
             self._tell(EngineCoreRequestType.ADD, REQUESTS.encode(core_request))
         return state

@@ -80,7 +80,7 @@ def test_deltas_join_to_the_decoding_of_all_bytes(tokenizer: Tokenizer) -> None:
 def run_choice(tokenizer: Tokenizer, pieces: list[list[int]], params: SamplingParams) -> tuple[str, str | None]:
     """The text that a choice gives out when its tokens come in these pieces, and what stopped it."""
     prepared = PreparedRequest("r", None, [1], params, [], 0.0)
-    request = RequestState(prepared, tokenizer, RequestOutputCollector(OutputKind.DELTA))
+    request = RequestState(prepared, RequestOutputCollector(OutputKind.DELTA))
     choice = ChoiceState(request, "r-0", 0, tokenizer)
     text = ""
     for place, piece in enumerate(pieces):

@@ -29,7 +29,8 @@ def event(message: msgspec.Struct) -> bytes:
 
 
 class EventStream(Response):
-    """Sends what an async generator of events yields. When the client goes away the generator is closed at once."""
+    """Sends what an async generator of events yields, several at a time if they are one string; unless it fails, the
+    last one ends with `DONE`. When the client goes away the generator is closed at once."""
 
     media_type = "text/event-stream"
 
@@ -47,10 +48,13 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        is_done = False
         async with aclosing(_with_error_event(self._events)) as events:
             async for data in events:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+                is_done = data.endswith(DONE)  # then the end of the body goes into the same packet
+                await send({"type": "http.response.body", "body": data, "more_body": not is_done})
+        if not is_done:
+            await send({"type": "http.response.body", "body": b""})
 
 
 async def _with_error_event(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import msgspec
 import pytest
 
-from headrace.contracts.engine import EngineCoreOutput
+from headrace.contracts.engine import EngineCoreOutput, FinishReason
 from headrace.contracts.sampling_params import OutputKind, SamplingParams
 from headrace.errors import EngineDeadError, InvalidParameterError
 from headrace.frontend.http.merge import merge
@@ -235,6 +235,31 @@ def test_what_waits_for_a_client_that_does_not_read_is_one_event(run, tokenizer,
         assert len(texts) <= 2  # what was being sent, and the rest
 
     run(scenario, lambda request: [token] * num_tokens)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_what_there_is_to_say_at_one_time_is_one_message(run, path):
+    """A packet costs both sides more than an event: the last one has the usage, `[DONE]` and the end of the body."""
+
+    async def scenario(server: Server) -> None:
+        server.engine.holds = lambda request: True
+        body = {"prompt": "Hi", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+        connection = Connection(server, path, json.dumps(body | {"stream_options": {"include_usage": True}}).encode())
+        await server.engine.until(lambda engine: bool(engine.requests))
+        (request_id,) = server.engine.requests
+        server.engine.send(EngineCoreOutput(request_id, 0, [40]))
+        await connection.until_sent(2)
+        server.engine.send(EngineCoreOutput(request_id, 1, [41], FinishReason.LENGTH))
+        await connection.task
+        _, first, last = connection.sent
+        assert first["more_body"]
+        assert not last["more_body"]
+        *_, finish, usage, done, nothing = last["body"].split(b"\n\n")
+        assert b'"finish_reason":"length"' in finish
+        assert b'"completion_tokens":2' in usage
+        assert (done, nothing) == (b"data: [DONE]", b"")
+
+    run(scenario)
 
 
 def text_of(event: bytes) -> str:

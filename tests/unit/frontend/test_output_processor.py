@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from types import SimpleNamespace
 
 import msgspec
@@ -50,6 +52,13 @@ class Bench:
 @pytest.fixture
 def bench(input_processor):
     return lambda **params: Bench(input_processor, **params)
+
+
+@pytest.fixture
+def without_collector():
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_deltas_carry_what_is_new(bench):
@@ -175,6 +184,16 @@ def test_a_gap_is_an_error_of_that_request(bench):
     assert not b.processor.has_unfinished_requests
 
 
+def test_a_request_that_has_ended_is_gone_at_once(bench, without_collector):
+    """With its prompt: the API server looks for cycles only now and then."""
+    b = bench(n=2)
+    state, b.state = weakref.ref(b.state), None
+    b.feed(0, [40], FinishReason.LENGTH)
+    assert state() is not None
+    b.feed(0, [40], FinishReason.LENGTH, choice=1)
+    assert state() is None
+
+
 @pytest.mark.parametrize("finish", [None, FinishReason.LENGTH])
 def test_b10_a_fault_in_one_answer_is_nobody_elses(bench, input_processor, finish, caplog, monkeypatch):
     b = bench(n=2)
@@ -185,7 +204,7 @@ def test_b10_a_fault_in_one_answer_is_nobody_elses(bench, input_processor, finis
     def fail(text: str) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(b.state.choices[0], "_stop_matcher", SimpleNamespace(feed=fail))
+    monkeypatch.setattr(b.processor.open_choices(b.state)[0], "_stop_matcher", SimpleNamespace(feed=fail))
     hello = b.encode("Hello")
     outputs = [
         EngineCoreOutput(b.ids[0], 0, hello, finish),

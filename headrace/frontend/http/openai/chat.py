@@ -117,23 +117,26 @@ class _Answer:
         self, first: RequestOutput, later: AsyncGenerator[RequestOutput, None], *, with_usage: bool
     ) -> AsyncGenerator[bytes, None]:
         """For each choice: the role, pieces of text, and an empty piece with the finish reason. Then, if asked for, one
-        chunk without choices that has the usage."""
+        chunk without choices that has the usage. What is there at one time is one string, as in `completions.py`."""
         usage = None if with_usage else UNSET
         begun: set[int] = set()
         num_generated = 0
         async with aclosing(later):
             output = first
             while True:
+                events: list[bytes] = []
                 for choice, logprobs in zip(output.outputs, await self._read(output), strict=True):
                     num_generated += len(choice.token_ids)
-                    for chunk_choice in _chunk_choices(choice, logprobs, begun):
-                        yield event(self._chunk([chunk_choice], usage))
+                    pieces = _chunk_choices(choice, logprobs, begun)
+                    events += [event(self._chunk([piece], usage)) for piece in pieces]
                 if output.finished:
                     break
+                if events:
+                    yield b"".join(events)
                 output = await anext(later)
         if with_usage:
-            yield event(self._chunk([], _usage(output, num_generated)))
-        yield DONE
+            events.append(event(self._chunk([], _usage(output, num_generated))))
+        yield b"".join([*events, DONE])
 
     async def _read(self, output: RequestOutput) -> list[ChatLogprobs | None]:
         """For each of its choices."""

@@ -136,7 +136,8 @@ class _Answer:
         self, first: tuple[int, RequestOutput], later: Outputs, *, with_usage: bool
     ) -> AsyncGenerator[bytes, None]:
         """Pieces of text, the echo of the prompt first, the last of each choice with its finish reason. Then, if asked
-        for, one chunk without choices that has the usage."""
+        for, one chunk without choices that has the usage. What is there at one time is one string: a packet costs the
+        client and us more than an event."""
         usage = None if with_usage else UNSET
         num_open = self._num_prompts
         prompts: dict[int, _Prompt] = {}
@@ -144,21 +145,24 @@ class _Answer:
         async with aclosing(later):
             place, output = first
             while True:
+                events: list[bytes] = []
                 if self._echo and place not in prompts:
                     prompts[place] = await self._read_prompt(place, output)
                 for choice in await self._read_choices(place, output):
                     if self._echo and choice.index not in begun:
                         begun.add(choice.index)
-                        yield event(self._completion([_echo_choice(choice.index, prompts[place])], usage))
+                        events.append(event(self._completion([_echo_choice(choice.index, prompts[place])], usage)))
                     if choice.text or choice.finish_reason is not None or (choice.logprobs and choice.logprobs.tokens):
-                        yield event(self._completion([choice], usage))
+                        events.append(event(self._completion([choice], usage)))
                 num_open -= output.finished
                 if not num_open:
                     break
+                if events:
+                    yield b"".join(events)
                 place, output = await anext(later)
         if with_usage:
-            yield event(self._completion([], self._usage()))
-        yield DONE
+            events.append(event(self._completion([], self._usage())))
+        yield b"".join([*events, DONE])
 
     async def _read_prompt(self, place: int, output: RequestOutput) -> _Prompt:
         logprobs = await read_prompt_logprobs(self._llm, self._logprobs, output, self._num_top_of_prompt)
@@ -189,10 +193,10 @@ class _Answer:
         first = place * self._n
         if self._is_echo_alone:
             return [CompletionChoice(first + choice.index, "", None, "length") for choice in output.outputs]
-        self._num_generated += sum(len(choice.token_ids) for choice in output.outputs)
         return [self._choice(first + choice.index, choice) for choice in output.outputs]
 
     def _choice(self, index: int, choice: CompletionOutput) -> CompletionChoice:
+        self._num_generated += len(choice.token_ids)
         places = self._logprobs.read(index, choice)
         logprobs = None if places is None else _completion_logprobs(places)
         return CompletionChoice(index, choice.text, logprobs, choice.finish_reason)

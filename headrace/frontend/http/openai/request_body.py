@@ -148,7 +148,11 @@ async def read_prompt_logprobs(
 
 def has_many_logprobs(output: RequestOutput) -> bool:
     """Whether what clients get of them is too much work for the event loop."""
-    return sum(len(choice.logprobs or ()) for choice in output.outputs) > MAX_LOGPROBS_AT_ONCE
+    num_logprobs = 0
+    for choice in output.outputs:  # no generator expression: this is done for each token
+        if choice.logprobs:
+            num_logprobs += len(choice.logprobs)
+    return num_logprobs > MAX_LOGPROBS_AT_ONCE
 
 
 def usage_of(num_prompt_tokens: int, num_generated: int, num_cached: int) -> Usage:
