@@ -11,11 +11,14 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cpu.h"
 #include "measure.h"
 #include "memory.h"
 #include "pack.h"
+#include "populate.h"
 #include "tape.h"
 
 namespace nb = nanobind;
@@ -125,6 +128,14 @@ NB_MODULE(_native, m) {
             const size_t shape[1] = {buffer.size()};
             return nb::ndarray<nb::numpy, uint8_t>(buffer.data(), 1, shape, self);
         }, "Its bytes as an array, which keeps it alive.");
+
+    nb::class_<Populator>(m, "Populator")
+        .def("__init__", [](Populator* self, const std::vector<const Buffer*>& buffers) {
+            std::vector<Populator::Span> spans;
+            for (const Buffer* buffer : buffers) spans.push_back({buffer->data(), buffer->size()});
+            new (self) Populator(std::move(spans));
+        }, "buffers"_a, nb::keep_alive<1, 2>(), "Touches all pages of these buffers, soon and without hurry.")
+        .def_prop_ro("is_done", &Populator::is_done);
 
     nb::class_<Matrix>(m, "Matrix")
         .def("__init__", [](Matrix* self, uintptr_t panels, uintptr_t bias, int64_t out, int64_t in, Type type,

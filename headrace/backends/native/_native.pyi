@@ -1,5 +1,6 @@
 """Kernels of the native CPU backend."""
 
+from collections.abc import Sequence
 import enum
 from typing import Annotated
 
@@ -97,6 +98,13 @@ class Buffer:
 
     def array(self) -> NDArray[numpy.uint8]:
         """Its bytes as an array, which keeps it alive."""
+
+class Populator:
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        """Touches all pages of these buffers, soon and without hurry."""
+
+    @property
+    def is_done(self) -> bool: ...
 
 class Matrix:
     def __init__(self, panels: int, bias: int, out: int, in_: int, type: Type, group: int = 0, zero: int = 0, wide_scales: bool = False, product: Type = Type.uint8, row_bytes: int = 1) -> None:

@@ -44,6 +44,7 @@ class NativeBackend:
 
     def close(self) -> None:
         self._pool.stop()
+        self.memory.close()
 
 
 class Progress:

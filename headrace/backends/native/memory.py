@@ -130,6 +130,7 @@ class NativeMemory:
         self._kv_type = native.Type[precision.kv_cache_dtype or precision.dtype]
         self.kv_caches: dict[int, native.KVCache] = {}  # layer -> its cache
         self._kv_buffers: list[native.Buffer] = []
+        self._populator: native.Populator | None = None
         self._num_threads = num_threads
         self._quantization = precision.quantization
         self._activation_quantization = precision.activation_quantization
@@ -221,6 +222,7 @@ class NativeMemory:
     # ---- the KV cache
 
     def allocate_kv_cache(self, layers: Sequence[AttentionSpec], num_blocks: int, block_size: int) -> None:
+        self.close()
         self.kv_caches.clear()
         self._kv_buffers.clear()
         num_groups = -(-num_blocks * block_size // native.GROUP)
@@ -233,6 +235,15 @@ class NativeMemory:
             buffer = native.Buffer(num_groups * self._group_bytes(layer))
             self._kv_buffers.append(buffer)
             self.kv_caches[layer.layer] = self._kv_cache(layer, buffer.address, block_size)
+        self._populator = native.Populator(tuple(self._kv_buffers))
+
+    @property
+    def has_all_pages(self) -> bool:
+        """Has every page of the KV cache been touched, so that no step has to wait for the kernel?"""
+        return self._populator is not None and bool(self._populator.is_done)
+
+    def close(self) -> None:
+        self._populator = None  # its thread ends
 
     def _kv_cache(self, layer: AttentionSpec, address: int, block_size: int) -> native.KVCache:
         return native.KVCache(
