@@ -81,6 +81,16 @@ inline RowTiles row_tiles(const uint16_t* x, int64_t stride, int64_t rows, int64
     return {copy, kTileInputs};
 }
 
+// A panel of a matrix is fetched half a page ahead (PanelSource::soon), while other rows are multiplied.
+template <int kPanels>
+HEADRACE_SHARED void fetch_soon(const PanelSource& w, int64_t panel, int64_t k) {
+    if (w.layout != Layout::matrix) return;
+    for (int p = 0; p < kPanels; ++p) {
+        const uint32_t* soon = w.soon(0, panel + p, kPanels) + k / 2 * kPanel;
+        for (int64_t line = 0; line < kTileWords; line += kPanel) prefetch(soon + line);
+    }
+}
+
 // bfloat16 weights and rows on tiles.
 struct TileWeights {
     using Operand = uint16_t;
@@ -112,6 +122,7 @@ struct TileWeights {
         zero_sums();
         for (int64_t k = 0; k < w.inputs; k += kTileInputs) {
             const RowTiles of = row_tiles(x, stride, rows, k, w.inputs, row_copy);
+            fetch_soon<kPanels>(w, panel, k);
             _tile_loadd(4, of.x, of.stride * 2);
             _tile_loadd(5, weight_tile(w, panel, k, copies[0]), kTileStride);
             _tile_dpbf16ps(0, 4, 5);
@@ -143,6 +154,7 @@ struct TileWeights {
         zero_sums();
         for (int64_t k = 0; k < w.inputs; k += kTileInputs) {
             const RowTiles of = row_tiles(x, stride, rows, k, w.inputs, row_copy);
+            fetch_soon<kPanels>(w, panel, k);
             _tile_loadd(4, of.x, of.stride * 2);
             _tile_loadd(6, weight_tile(w, panel, k, copies[0]), kTileStride);
             _tile_dpbf16ps(0, 4, 6);
