@@ -81,13 +81,28 @@ inline RowTiles row_tiles(const uint16_t* x, int64_t stride, int64_t rows, int64
     return {copy, kTileInputs};
 }
 
-// A panel of a matrix is fetched half a page ahead (PanelSource::soon), while other rows are multiplied.
+// Into the L2 cache. Into the L1 a core fetches only 16 lines at a time, and through the KV cache every tile is so many.
+inline void fetch_far(const uint32_t* words, int64_t count) {
+    for (int64_t line = 0; line < count; line += kPanel) __asm__ volatile("prefetcht1 %0" ::"m"(words[line]));
+}
+
+// What will be read soon after inputs k to k + 31 of some panels (PanelSource::soon), while other rows are multiplied.
 template <int kPanels>
 HEADRACE_SHARED void fetch_soon(const PanelSource& w, int64_t panel, int64_t k) {
-    if (w.layout != Layout::matrix) return;
+    if (w.layout == Layout::values) {
+        const int64_t end = w.inputs - k < kTileInputs ? w.inputs : k + kTileInputs;
+        for (int64_t input = k; input < end; input += w.chunk_inputs)
+            for (int p = 0; p < kPanels; ++p)
+                fetch_far(w.soon(input / w.chunk_inputs, panel + p, kPanels), w.chunk_inputs / 2 * kPanel);
+        return;
+    }
     for (int p = 0; p < kPanels; ++p) {
         const uint32_t* soon = w.soon(0, panel + p, kPanels) + k / 2 * kPanel;
-        for (int64_t line = 0; line < kTileWords; line += kPanel) prefetch(soon + line);
+        if (w.layout == Layout::keys) {
+            fetch_far(soon, kTileWords);
+        } else {
+            for (int64_t line = 0; line < kTileWords; line += kPanel) prefetch(soon + line);
+        }
     }
 }
 

@@ -89,8 +89,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prefill_tokens_per_request: Annotated[
         Annotated[int, Meta(ge=0)],
         Meta(
-            description="Tokens of prompts that a step may compute beside streams for each request that runs or waits, so "
-            "that long prompts do not hold streams up; at least 64 in all. As many as --max-num-batched-tokens: no limit."
+            description="Tokens of prompts that a step may compute beside streams for each request that runs or waits, "
+            "so that long prompts do not hold streams up; at least 64 in all. As many as --max-num-batched-tokens: no "
+            "limit."
         ),
     ] = 4
     scheduling_policy: Annotated[

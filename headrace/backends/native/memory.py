@@ -237,11 +237,6 @@ class NativeMemory:
             self.kv_caches[layer.layer] = self._kv_cache(layer, buffer.address, block_size)
         self._populator = native.Populator(tuple(self._kv_buffers))
 
-    @property
-    def has_all_pages(self) -> bool:
-        """Has every page of the KV cache been touched, so that no step has to wait for the kernel?"""
-        return self._populator is not None and bool(self._populator.is_done)
-
     def close(self) -> None:
         self._populator = None  # its thread ends
 

@@ -182,8 +182,8 @@ class Scheduler:
 
     def _prefill_budget(self) -> int:
         """Most tokens of prompts in this step, those that are under way and those that start: what decodes leave of the
-        budget, and beside decodes no more than `prefill_tokens_per_request` for each request that runs or could soon, or
-        `min_prefill_limit`."""
+        budget, and beside decodes no more than `prefill_tokens_per_request` for each request that runs or could soon,
+        or `min_prefill_limit`."""
         num_decoding = len(self._decoding)
         budget = self._budget - num_decoding
         if num_decoding:
