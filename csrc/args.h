@@ -43,7 +43,7 @@ struct Matrix {
     GroupFormat format;
 
     HEADRACE_SHARED bool is_grouped() const { return type == Type::uint4 || type == Type::uint8; }
-    HEADRACE_SHARED bool has_one_scale() const { return format.size == in && !format.has_minimums(); }  // for an output
+    HEADRACE_SHARED bool has_one_scale() const { return format.size > 32; }  // for all inputs of an output, of 8 bits
     HEADRACE_SHARED int64_t num_groups() const { return in / format.size; }
     HEADRACE_SHARED int64_t num_panels() const { return (out + kPanel - 1) / kPanel; }
     HEADRACE_SHARED int64_t quant_words() const { return format.size / (type == Type::uint4 ? 8 : 4) * kPanel; }

@@ -143,7 +143,7 @@ NB_MODULE(_native, m) {
                             int32_t row_bytes) {
             new (self) Matrix{at<const uint32_t>(panels), at<const float>(bias), out, in, type,
                               {group, zero, wide_scales, product, row_bytes}};
-            const bool is_one = group == in && in % 32 == 0 && product != Type::uint8;
+            const bool is_one = group == in && in % 32 == 0 && product != Type::uint8 && zero >= 0;
             const bool fits = type == Type::uint4 ? group == 32 : group == 32 || group == 16 || is_one;
             if (self->is_grouped() && (!fits || in % group)) throw std::invalid_argument("no such groups");
             if (product == Type::uint4 || row_bytes < 1 || row_bytes > 2) throw std::invalid_argument("no such product");

@@ -81,6 +81,17 @@ def test_a_gated_product(make: Make, dtype: str, activations: str) -> None:
             assert_near(backend.ops.gated_mlp(x, weight, "silu"), gates / (1 + np.exp(-gates)) * ups)
 
 
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q5_1", "Q8_0"])
+def test_rows_of_a_single_group(make: Make, dtype: str, activations: str) -> None:
+    backend = make("stored", activations)
+    tensor = random_tensor(dtype, 70, 32)
+    weight, values = backend.memory.pack_matrix([tensor]), values_of(tensor).astype(np.float64)
+    for count in ROWS:
+        x = rows_of(count, 32)
+        assert_near(backend.ops.linear(x, weight), multiplied_rows(x, 32, activations, backend) @ values.T)
+
+
 @pytest.mark.parametrize("dtype", ["Q4_1", "Q5_0", "Q6_K"])
 def test_with_rows_and_numbers_in_float32(make: Make, dtype: str) -> None:
     backend = make("stored", "none", dtype="float32")
