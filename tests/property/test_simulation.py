@@ -262,11 +262,11 @@ def prompt_logprobs_kept_at_a_preemption(patch: pytest.MonkeyPatch) -> None:
 
 
 def prefill_limit_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Scheduler, "_prefill_budget", lambda self: self._budget - len(self._decoding))
+    patch.setattr(Scheduler, "_prefill_budget", lambda self, num_decoding: self._budget - num_decoding)
 
 
 def no_prefill_beside_decodes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Scheduler, "_prefill_budget", lambda self: 0 if self._decoding else self._budget)
+    patch.setattr(Scheduler, "_prefill_budget", lambda self, num_decoding: 0 if num_decoding else self._budget)
 
 
 FAULTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (

@@ -24,7 +24,7 @@ the bounds that follow from them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain, islice
 
 from headrace.config.resolved import CacheConfig, SchedulerConfig
@@ -131,8 +131,8 @@ class Scheduler:
         num_displaced = len(preempted)
         grown = self._grow_decodes(preempted)
         num_scheduled = dict.fromkeys(self._decoding, 1)
-        self._prompt_logprobs_left = self._max_prompt_logprobs
-        budget = self._continue_prefills(num_scheduled, self._prefill_budget())
+        budget = self._prefill_budget(len(self._decoding))
+        budget = self._continue_prefills(self._prefilling.values(), num_scheduled, budget)
         # After a preemption for want of blocks nobody is started: the blocks are for those that run.
         new = self._admit_waiting(num_scheduled, budget) if len(preempted) == num_displaced else []
         dropped, self._dropped_ids = self._dropped_ids, []
@@ -159,8 +159,16 @@ class Scheduler:
             num_blocks=self.kv.num_missing(computed, num_blocks + num_spare),
             freed_by=lambda victim: self.kv.num_freed_by(victim, keep=computed),
         )
-        for victim in displaced:
-            self._preempt(victim, preempted)
+        if displaced and self._would_leave_tokens(without=displaced):
+            for victim in displaced:
+                self._preempt(victim, preempted)
+
+    def _would_leave_tokens(self, without: Iterable[Request]) -> bool:
+        """Would the prompts under way leave anything of this step, if some of those that run were gone?"""
+        gone = {victim.request_id for victim in without}
+        prefilling = [other for request_id, other in self._prefilling.items() if request_id not in gone]
+        budget = self._prefill_budget(len(self._decoding.keys() - gone))
+        return self._continue_prefills(prefilling, {}, budget) > 0
 
     def _grow_decodes(self, preempted: list[str]) -> dict[str, int]:
         """Give a block to each decoding request whose next token opens one; preempt where there is none.
@@ -180,25 +188,25 @@ class Scheduler:
                 grown.pop(victim.request_id, None)
         return grown
 
-    def _prefill_budget(self) -> int:
+    def _prefill_budget(self, num_decoding: int) -> int:
         """Most tokens of prompts in this step, those that are under way and those that start: what decodes leave of the
         budget, and beside decodes no more than `prefill_tokens_per_request` for each request that runs or could soon,
         or `min_prefill_limit`."""
-        num_decoding = len(self._decoding)
         budget = self._budget - num_decoding
         if num_decoding:
             num_requests = min(len(self._requests), self._max_num_seqs)
             budget = min(budget, max(self._min_prefill_limit, self._prefill_tokens_per_request * num_requests))
         return budget
 
-    def _continue_prefills(self, num_scheduled: dict[str, int], budget: int) -> int:
+    def _continue_prefills(self, prefilling: Collection[Request], num_scheduled: dict[str, int], budget: int) -> int:
         """Give unfinished prompts the budget for prompts, by rank. Returns what is left then.
 
         Of a prompt less urgent than the request whose turn it is, only half: the other half is for that one."""
-        if not self._prefilling:
+        self._prompt_logprobs_left = self._max_prompt_logprobs
+        if not prefilling:
             return budget
         urgent = next(self._waiting.in_turn(self._step), None) if self._displaces else None
-        for request in sorted(self._prefilling.values(), key=self._rank):
+        for request in sorted(prefilling, key=self._rank):
             if budget == 0:
                 break
             limit = budget

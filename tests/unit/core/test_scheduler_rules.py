@@ -429,6 +429,31 @@ def test_nobody_is_displaced_in_vain():
     assert steps.schedule().preempted_req_ids == []
 
 
+def test_nobody_is_displaced_where_prompts_under_way_have_the_whole_budget():
+    steps = Steps(max_num_seqs=2, budget=8, policy="priority")
+    steps.add("a", 4, 30, priority=1)
+    steps.step()
+    steps.add("long", 18, 2, priority=0)
+    steps.step()
+    steps.add("u", 4, 2, priority=0)
+    assert steps.step().preempted_req_ids == []
+    step = steps.step()
+    assert (step.preempted_req_ids, step.num_scheduled_tokens) == (["a"], {"long": 4, "u": 4})
+
+
+@pytest.mark.parametrize("num_decoding", [1, 2])
+def test_the_tokens_of_those_displaced_are_there_for_the_urgent_one(num_decoding):
+    """Of a prompt under way, and of a decode where decodes have the whole budget."""
+    steps = Steps(max_num_seqs=num_decoding, budget=num_decoding, policy="priority", caching=False)
+    for i in range(num_decoding):
+        steps.add(f"d{i}", 1 if num_decoding == 2 else 9, 30, priority=1)
+    for _ in range(3):
+        steps.step()
+    steps.add("u", 4, 2, priority=0)
+    step = steps.step()
+    assert (step.preempted_req_ids, started(step)) == ([f"d{num_decoding - 1}"], ["u"])
+
+
 def test_for_one_that_returns_the_spare_block_is_made_free_too():
     steps = Steps(num_blocks=6, policy="priority", caching=False)
     steps.add("a", 12, 9, priority=1)
