@@ -32,7 +32,8 @@ class CachedRequestData(msgspec.Struct, array_like=True, gc=False):
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True, gc=False):
-    """One step. The worker first drops the rows of preempted and finished requests, then adds the new ones."""
+    """One step. The worker first drops the rows of preempted and finished requests, then adds the new ones, each of
+    which computes at least one token."""
 
     step: int
     scheduled_new_reqs: list[NewRequestData]

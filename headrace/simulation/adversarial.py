@@ -22,7 +22,10 @@ def make_adversarial_scenario(seed: int) -> Scenario:
     scenario = random.choice(ATTACKS)(random, scenario)
     if random.random() < 0.3:
         scenario = random.choice(ATTACKS)(random, scenario)  # both at once
-    return replace(scenario, num_blocks=tightest_pool(scenario) + random.choice((0, 0, 0, 1, 4)))
+    tightest = tightest_pool(scenario)
+    enough = tightest * scenario.max_num_seqs
+    pools = (tightest, tightest, tightest, tightest + 1, tightest + 4, enough)
+    return replace(scenario, num_blocks=random.choice(pools))
 
 
 def tiny_engine(random: Random, seed: int) -> Scenario:
@@ -37,6 +40,7 @@ def tiny_engine(random: Random, seed: int) -> Scenario:
         policy=random.choice(("fcfs", "priority", "priority")),
         patience=random.choice((1, 3, 10, 30)),
         max_passes=random.choice((0, 1, 3, 8)),
+        max_prompt_logprobs=random.choice((1, 2, 4, 64)),
         prefill_tokens_per_request=random.choice((0, 1, 4)),
         min_prefill_limit=random.choice((1, 2, 64)),
         max_delay=random.choice((0, 2)),
@@ -70,8 +74,26 @@ def preemption_storm(random: Random, scenario: Scenario) -> Scenario:
     return add(scenario, victim, replace(stream, own=1, max_tokens=random.randint(8, 16)))
 
 
+def urgent_prompt_logprobs(random: Random, scenario: Scenario) -> Scenario:
+    """Urgent prompts that want all logprobs of prompts that a step may compute, as the victim does. Others beside them
+    want none."""
+    scenario = replace(scenario, max_num_seqs=4, budget=random.randint(6, 12), max_prompt_logprobs=random.randint(1, 3))
+    victim = RequestSpec(name=len(scenario.requests), own=random.randint(8, 20), prompt_logprobs=True, priority=1)
+    stream = random_stream(random, scenario, priority=0)
+    stream = replace(stream, keep=random.randint(2, 3), own=random.randint(2, 12), max_tokens=1, prompt_logprobs=True)
+    scenario = add(scenario, victim, stream)
+    beside = replace(random_stream(random, scenario, priority=random.randint(0, 1)), keep=1, prompt_logprobs=False)
+    return replace(scenario, streams=(*scenario.streams, beside))
+
+
 Attack = Callable[[Random, Scenario], Scenario]
-ATTACKS: tuple[Attack, ...] = (urgent_stream, small_past_big, long_prompts, preemption_storm)
+ATTACKS: tuple[Attack, ...] = (
+    urgent_stream,
+    small_past_big,
+    long_prompts,
+    preemption_storm,
+    urgent_prompt_logprobs,
+)
 
 
 def random_stream(random: Random, scenario: Scenario, *, priority: int) -> StreamSpec:
@@ -83,6 +105,7 @@ def random_stream(random: Random, scenario: Scenario, *, priority: int) -> Strea
         shared=random.choice((0, 0, 6)),
         max_tokens=random.randint(1, 8),
         priority=priority,
+        prompt_logprobs=random.random() < 0.2,
         varies=random.random() < 0.5,
     )
 

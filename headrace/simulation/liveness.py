@@ -14,8 +14,11 @@ or is preempted, and ends when it is started.
 
 A request waits at most four times: when it arrives and after each of at most three preemptions. A running request that
 decodes gets a token in every step. A prompt in progress gets one at least every N L steps: in between, others compute
-theirs, and no step starts anybody without giving each prompt in progress a token. The limit of prompts' tokens beside
-decodes changes none of this, as it is never zero.
+theirs, and no step starts anybody without giving each prompt in progress a token. The limits of prompts' tokens beside
+decodes and of their logprobs change none of this, as they are never zero.
+
+Requests that want none of the logprobs of prompts may pass one that wants some in a step that has no more of them. That
+is no pass: they take nothing that it waits for. They do not pass one that is overdue, so all of the above holds.
 
 The watch sees only what crosses the lines between the processes, nothing inside the scheduler. As it knows what happens
 to each request, it also holds the outputs to it: their places, their events, their counts of cached tokens.
@@ -55,6 +58,7 @@ class Watched:
     since: float  # seconds; when its last wait began
     place: int  # in the order in which waits began
     num_older: int
+    wants_prompt_logprobs: bool  # and has not got them yet
     waits: bool = True
     was_preempted: bool = False
     decodes: bool = False
@@ -75,6 +79,7 @@ class LivenessWatch:
         self._num_preemptions = 0
         self._requests: dict[str, Watched] = {}
         self._step = 0
+        self._num_prompt_logprobs = 0  # of the step
         self._num_arrived = 0
         self._num_waits = 0
         self._longest_request = 0
@@ -110,6 +115,7 @@ class LivenessWatch:
             since=self._clock(),
             place=self._num_waits,
             num_older=self._num_waiting(),
+            wants_prompt_logprobs=message.sampling_params.prompt_logprobs is not None and not message.output_token_ids,
         )
         self._num_arrived += 1
         self._num_waits += 1
@@ -120,10 +126,16 @@ class LivenessWatch:
     def scheduled(self, step: SchedulerOutput) -> None:
         """Before the worker's answer is taken in."""
         self._step = step.step
+        self._num_prompt_logprobs = sum(
+            num_tokens
+            for request_id, num_tokens in step.num_scheduled_tokens.items()
+            if self._requests[request_id].wants_prompt_logprobs
+        )
         for request_id in step.preempted_req_ids:
             self._preempted(request_id, is_displaced=bool(step.scheduled_new_reqs))
         for new in step.scheduled_new_reqs:
             self._started(new.req_id, new.num_computed_tokens)
+        self._check_starts(step)
         self._check_waits(step)
         self._check_prefill(step)
 
@@ -137,7 +149,7 @@ class LivenessWatch:
             self._check_output(request, output)
             request.num_output += len(output.new_token_ids)
             request.events = []
-            request.decodes = True
+            request.decodes, request.wants_prompt_logprobs = True, False
             if output.finish_reason is not None:
                 self.ended(output.request_id)
 
@@ -189,7 +201,11 @@ class LivenessWatch:
             if self._is_overdue(other):
                 if not is_overdue or other.place < request.place:
                     raise Violation("d", "a request that is overdue was passed", f"by {request_id}")
-            elif not is_overdue and other.rank < request.rank:
+            elif is_overdue or other.rank > request.rank:
+                continue
+            elif self._finds_no_prompt_logprobs(other) and not request.wants_prompt_logprobs:
+                self._counters["passes for want of logprobs of prompts"] += 1
+            else:
                 other.num_passes += 1
                 self._counters["passes"] += 1
                 if other.num_passes > self._scenario.max_passes:
@@ -198,6 +214,9 @@ class LivenessWatch:
         request.began = self._step
         request.num_cached = num_cached if request.num_cached is None else request.num_cached
         request.events.append(EngineCoreEventType.SCHEDULED)
+
+    def _finds_no_prompt_logprobs(self, request: Watched) -> bool:
+        return request.wants_prompt_logprobs and self._num_prompt_logprobs == self._scenario.max_prompt_logprobs
 
     def _longest_wait(self, request: Watched) -> int:
         return longest_wait(
@@ -209,6 +228,12 @@ class LivenessWatch:
 
     def _is_overdue(self, request: Watched) -> bool:
         return self._step - request.began >= self._scenario.patience
+
+    def _check_starts(self, step: SchedulerOutput) -> None:
+        """A step that starts somebody has a token for all that run, old and new: the bound of the gaps rests on it."""
+        for request_id in self.running() if step.scheduled_new_reqs else ():
+            if request_id not in step.num_scheduled_tokens:
+                raise Violation("d", "a step starts somebody and has no token for one that runs", request_id)
 
     def _check_waits(self, step: SchedulerOutput) -> None:
         scenario, longest = self._scenario, self._longest_request

@@ -52,6 +52,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=T
     shared: int = 0
     max_tokens: int = 1
     priority: int = 0
+    prompt_logprobs: bool = False
     varies: bool = False  # lengths between 1 and those above
 
 

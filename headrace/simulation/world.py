@@ -174,6 +174,7 @@ class RequestStream:
                 shared=spec.shared,
                 max_tokens=random.randint(1, spec.max_tokens) if spec.varies else spec.max_tokens,
                 priority=spec.priority,
+                prompt_logprobs=spec.prompt_logprobs,
             ),
             self._ended,
         )

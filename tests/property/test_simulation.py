@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -81,6 +81,7 @@ def test_everything_happens():
         "outputs dropped as unknown",
         "overdue admissions",
         "passes",
+        "passes for want of logprobs of prompts",
         "preemptions",
         "refusals",
         "requests cancelled",
@@ -269,6 +270,34 @@ def no_prefill_beside_decodes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_prefill_budget", lambda self, num_decoding: 0 if num_decoding else self._budget)
 
 
+def started_without_prompt_logprobs(patch: pytest.MonkeyPatch) -> None:
+    """With a place and blocks, and nothing to compute."""
+    give_tokens = Scheduler._give_tokens
+
+    def broken(self: Scheduler, request: Request, num_scheduled: dict[str, int], limit: int) -> int:
+        is_none_left = request.prompt_logprobs is not None and self._prompt_logprobs_left == 0
+        return 0 if is_none_left else give_tokens(self, request, num_scheduled, limit)
+
+    patch.setattr(Scheduler, "_give_tokens", broken)
+    patch.setattr(Scheduler, "_has_logprobs_for", lambda self, request: True)
+
+
+def no_prompt_logprobs_for_those_behind(patch: pytest.MonkeyPatch) -> None:
+    """A prompt takes all that are left, but for the half of a more urgent one."""
+
+    def broken(self: Scheduler, prefilling: Iterable[Request], num_scheduled: dict[str, int], budget: int) -> int:
+        self._prompt_logprobs_left = self._max_prompt_logprobs
+        urgent = next(self._waiting.in_turn(self._step), None)
+        for request in sorted(prefilling, key=self._rank):
+            limit = budget if request.prompt_logprobs is None else min(budget, self._prompt_logprobs_left)
+            if limit > 1 and urgent is not None and urgent.priority < request.priority:
+                limit //= 2
+            budget -= self._give_tokens(request, num_scheduled, limit) if limit else 0
+        return budget
+
+    patch.setattr(Scheduler, "_continue_prefills", broken)
+
+
 FAULTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     block_freed_twice,
     blocks_kept_after_an_abort,
@@ -289,6 +318,7 @@ FAULTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     prompt_logprobs_kept_at_a_preemption,
     prefill_limit_forgotten,
     no_prefill_beside_decodes,
+    started_without_prompt_logprobs,
 )
 
 
@@ -308,8 +338,25 @@ def test_starvation_is_found(monkeypatch: pytest.MonkeyPatch):
     """By the bound alone: with the strictest rule switched off, an endless stream of urgent requests does starve."""
     monkeypatch.setattr("headrace.simulation.liveness.LivenessWatch._started", started_unchecked)
     patience_without_end(monkeypatch)
-    violations = [violation_of(make_adversarial_scenario(seed)) for seed in range(60)]
-    assert any(v is not None and v.rule == "a request waits beyond the bound" for v in violations)
+    assert "a request waits beyond the bound" in rules_broken_by_adversaries()
+
+
+def test_starvation_of_a_prompt_in_progress_is_found(monkeypatch: pytest.MonkeyPatch):
+    """By the bound alone, too: all logprobs of prompts go to urgent ones, and more of these start."""
+    monkeypatch.setattr("headrace.simulation.liveness.LivenessWatch._check_starts", lambda self, step: None)
+    started_without_prompt_logprobs(monkeypatch)
+    no_prompt_logprobs_for_those_behind(monkeypatch)
+    assert "a prompt in progress got no token for too long" in rules_broken_by_adversaries()
+
+
+def test_a_prompt_that_leaves_nothing_to_those_behind_is_found(monkeypatch: pytest.MonkeyPatch):
+    no_prompt_logprobs_for_those_behind(monkeypatch)
+    assert "a step starts somebody and has no token for one that runs" in rules_broken_by_adversaries()
+
+
+def rules_broken_by_adversaries() -> Iterator[str]:
+    violations = (violation_of(make_adversarial_scenario(seed)) for seed in range(ENOUGH_SEEDS))
+    return (violation.rule for violation in violations if violation is not None)
 
 
 def started_unchecked(watch: object, request_id: str, num_cached: int) -> None:

@@ -159,16 +159,17 @@ class Scheduler:
             num_blocks=self.kv.num_missing(computed, num_blocks + num_spare),
             freed_by=lambda victim: self.kv.num_freed_by(victim, keep=computed),
         )
-        if displaced and self._would_leave_tokens(without=displaced):
+        if displaced and self._would_have_tokens_for(request, without=displaced):
             for victim in displaced:
                 self._preempt(victim, preempted)
 
-    def _would_leave_tokens(self, without: Iterable[Request]) -> bool:
-        """Would the prompts under way leave anything of this step, if some of those that run were gone?"""
+    def _would_have_tokens_for(self, request: Request, without: Iterable[Request]) -> bool:
+        """Would the prompts under way leave anything of this step to a request that waits, if some of those that run
+        were gone?"""
         gone = {victim.request_id for victim in without}
         prefilling = [other for request_id, other in self._prefilling.items() if request_id not in gone]
         budget = self._prefill_budget(len(self._decoding.keys() - gone))
-        return self._continue_prefills(prefilling, {}, budget) > 0
+        return self._continue_prefills(prefilling, {}, budget) > 0 and self._has_logprobs_for(request)
 
     def _grow_decodes(self, preempted: list[str]) -> dict[str, int]:
         """Give a block to each decoding request whose next token opens one; preempt where there is none.
@@ -199,43 +200,58 @@ class Scheduler:
         return budget
 
     def _continue_prefills(self, prefilling: Collection[Request], num_scheduled: dict[str, int], budget: int) -> int:
-        """Give unfinished prompts the budget for prompts, by rank. Returns what is left then.
+        """Give unfinished prompts the budget for prompts, by rank. Returns what is left then; if anything is, each of
+        them has got a token at least.
 
-        Of a prompt less urgent than the request whose turn it is, only half: the other half is for that one."""
+        A prompt whose logprobs are wanted leaves one of the step's to each such prompt behind it: they are enough, as
+        nobody starts without one. A prompt less urgent than the request whose turn it is gets only half of what is
+        there: the other half is for that one."""
         self._prompt_logprobs_left = self._max_prompt_logprobs
         if not prefilling:
             return budget
         urgent = next(self._waiting.in_turn(self._step), None) if self._displaces else None
+        num_behind = sum(request.prompt_logprobs is not None for request in prefilling)
         for request in sorted(prefilling, key=self._rank):
             if budget == 0:
                 break
             limit = budget
-            if urgent is not None and urgent.priority < request.priority:
-                limit = max(1, budget // 2)
+            if request.prompt_logprobs is not None:
+                num_behind -= 1
+                limit = min(limit, self._prompt_logprobs_left - num_behind)
+            if urgent is not None and urgent.priority < request.priority and self._has_logprobs_for(urgent):
+                limit = max(1, limit // 2)
             budget -= self._give_tokens(request, num_scheduled, limit)
         return budget
 
+    def _has_logprobs_for(self, request: Request) -> bool:
+        """Has the step logprobs of prompts left for this request, if it wants any?"""
+        return request.prompt_logprobs is None or self._prompt_logprobs_left > 0
+
     def _give_tokens(self, request: Request, num_scheduled: dict[str, int], limit: int) -> int:
-        """Let a request compute its next tokens in this step. Returns how many: all, or `limit`, or none at all where
-        logprobs of prompts are wanted and the step has as many of them as it may."""
+        """Let a request compute its next tokens in this step. Returns how many: all, or `limit`, or as many as there
+        are logprobs of prompts left in the step, if it wants them."""
         num_tokens = min(request.num_tokens - request.num_computed_tokens, limit)
         if request.prompt_logprobs is not None:
             num_tokens = min(num_tokens, self._prompt_logprobs_left)
             self._prompt_logprobs_left -= num_tokens
-        if num_tokens:
-            num_scheduled[request.request_id] = num_tokens
+        num_scheduled[request.request_id] = num_tokens
         return num_tokens
 
     def _admit_waiting(self, num_scheduled: dict[str, int], budget: int) -> list[NewRequestData]:
         """Start waiting requests in turn while they fit: a place, budget, and blocks for all their known tokens.
 
-        One whose blocks are not to be had now may be passed by those behind it, but not for ever."""
+        One whose blocks are not to be had now may be passed by those behind it, but not for ever. One that would find
+        no logprobs of prompts left may be passed until it is overdue: those that want none take nothing from it."""
         num_places = self._max_num_seqs - len(self._decoding) - len(self._prefilling)
         if not self._waiting or budget == 0 or num_places == 0:
             return []
         new: list[NewRequestData] = []
         passed: list[Request] = []
         for request in list(islice(self._waiting.in_turn(self._step), num_places + MAX_LOOK_PAST)):
+            if not self._has_logprobs_for(request):
+                if self._waiting.is_overdue(request, self._step):
+                    break
+                continue
             if not self._take_blocks(request):
                 passed.append(request)
                 if len(passed) > MAX_LOOK_PAST or not self._may_be_passed(request):

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.contracts.engine import FinishReason
 from headrace.contracts.model_runner import ModelRunnerOutput, TokenLogprobs
-from headrace.core.request import RequestStatus
+from headrace.core.request import Request, RequestStatus
 from headrace.errors import InvalidParameterError, InvariantError, KVCapacityError
 from tests.unit.core.schedulers import EOS, PLAIN, PREEMPTED, QUEUED, SCHEDULED, Steps, started
 
@@ -928,3 +928,96 @@ def test_a_prompt_whose_logprobs_are_wanted_reads_no_cached_blocks_and_leaves_so
     steps.add("plain", prompt, max_tokens=1)
     assert steps.step().num_scheduled_tokens == {"plain": 1}
     assert steps.scheduler.stats().prefix_cache_queries == 2 * 17  # what was not looked up is no miss
+
+
+def test_a_request_starts_only_where_a_logprob_of_a_prompt_is_left_for_it():
+    """Until then it holds nothing. Those that want none go past it, and that is not counted."""
+    steps = Steps(max_num_seqs=16, max_prompt_logprobs=4, max_passes=0)
+    steps.add("a", 9, 1, prompt_logprobs=0)
+    waiting = [steps.add(f"w{i}", 4, 1, prompt_logprobs=0) for i in range(10)]
+    steps.add("plain", 4, 1)
+    step = steps.step()
+    assert step.num_scheduled_tokens == {"a": 4, "plain": 4}
+    assert {(request.status, len(request.block_ids), request.num_passed) for request in waiting} == {
+        (RequestStatus.WAITING, 0, 0)
+    }
+    assert steps.step().num_scheduled_tokens == {"a": 4}
+    assert steps.step().num_scheduled_tokens == {"a": 1, "w0": 3}
+
+
+def test_one_that_is_overdue_is_not_passed_for_want_of_logprobs_of_prompts():
+    steps = Steps(max_prompt_logprobs=1, patience=4)
+    steps.add("a", 6, 1, prompt_logprobs=0)
+    steps.add("w", 4, 1, prompt_logprobs=0)
+    for name in ("p0", "p1", "p2"):
+        steps.add(name, 4, 1)
+        assert started(steps.step())[-1] == name
+    steps.add("p3", 4, 1)
+    assert [started(steps.step()) for _ in range(4)] == [[], [], [], ["w", "p3"]]
+
+
+def test_each_prompt_leaves_a_logprob_to_those_behind_it():
+    steps = Steps(policy="priority", max_prompt_logprobs=8)
+    counts = []
+    for request_id, priority in (("lax", 3), ("normal", 2), ("urgent", 1)):
+        steps.add(request_id, 40, 1, priority=priority, prompt_logprobs=0)
+        counts.append(steps.step().num_scheduled_tokens)
+    assert counts == [{"lax": 8}, {"lax": 4, "normal": 4}, {"normal": 3, "lax": 2, "urgent": 3}]
+    assert steps.step().num_scheduled_tokens == {"urgent": 6, "normal": 1, "lax": 1}
+
+
+def urgent_stream(steps: Steps, num_steps: int) -> None:
+    """Steps beside two more urgent requests that want logprobs of their prompts, and a new one for each that ends."""
+    urgent: list[Request] = []
+    for number in range(num_steps):
+        urgent = [request for request in urgent if not request.status.is_finished]
+        while len(urgent) < 2:
+            urgent.append(steps.add(f"{len(urgent)}{number}", 9, 1, priority=0, prompt_logprobs=0))
+        steps.step()
+
+
+def test_a_prompt_whose_logprobs_are_wanted_goes_on_beside_a_stream_of_urgent_ones():
+    """One token at least in each of these steps, as the budget is never used up."""
+    steps = Steps(policy="priority", max_prompt_logprobs=4)
+    steps.add("lax", 40, 1, priority=1, prompt_logprobs=0)
+    steps.step()
+    urgent_stream(steps, 36)
+    assert steps.outputs["lax"][0].finish_reason is FinishReason.LENGTH
+
+
+def test_of_what_is_there_half_is_for_a_more_urgent_one_that_waits():
+    steps = Steps(policy="priority", max_prompt_logprobs=8)
+    steps.add("a", 40, 1, priority=1, prompt_logprobs=0)
+    assert steps.step().num_scheduled_tokens == {"a": 8}
+    steps.add("u", 12, 1, priority=0, prompt_logprobs=0)
+    assert steps.step().num_scheduled_tokens == {"a": 4, "u": 4}
+    assert steps.step().num_scheduled_tokens == {"u": 7, "a": 1}
+
+
+def test_nothing_is_kept_for_a_more_urgent_one_that_finds_no_logprobs_of_prompts():
+    steps = Steps(budget=16, policy="priority", max_prompt_logprobs=4)
+    steps.add("a", 40, 1, priority=0, prompt_logprobs=0)
+    steps.add("b", 40, 1, priority=1)
+    steps.step()
+    steps.add("u", 12, 1, priority=0, prompt_logprobs=0)
+    assert steps.step().num_scheduled_tokens == {"a": 4, "b": 12}
+
+
+def test_nobody_is_displaced_for_one_that_finds_no_logprobs_of_prompts():
+    steps = Steps(max_num_seqs=2, policy="priority", max_prompt_logprobs=4)
+    steps.add("a", 4, 30, priority=1)
+    steps.add("long", 10, 2, priority=0, prompt_logprobs=0)
+    steps.step()
+    steps.add("u", 4, 2, priority=0, prompt_logprobs=0)
+    assert steps.step().preempted_req_ids == []
+    step = steps.step()
+    assert (step.preempted_req_ids, step.num_scheduled_tokens) == (["a"], {"long": 2, "u": 2})
+
+
+def test_the_logprobs_of_one_that_is_displaced_are_there_for_the_urgent_one():
+    steps = Steps(max_num_seqs=1, policy="priority", max_prompt_logprobs=1)
+    steps.add("a", 9, 2, priority=1, prompt_logprobs=0)
+    steps.step()
+    steps.add("u", 4, 2, priority=0, prompt_logprobs=0)
+    step = steps.step()
+    assert (step.preempted_req_ids, step.num_scheduled_tokens) == (["a"], {"u": 1})
