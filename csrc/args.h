@@ -19,7 +19,7 @@ enum class Type : int32_t { float32, bfloat16, uint4, uint8, int8, fp8 };
 // Of a matrix of few bits: runs of `size` inputs of an output, with a scale of their own. A weight is
 // scale * (quant - zero), or where `zero` is negative scale * quant + minimum, and then quants are less than 128.
 struct GroupFormat {
-    int32_t size;      // 32 or 16, or all inputs
+    int32_t size;      // 32 or 16, or all inputs where these are mixed
     int32_t zero;
     bool wide_scales;  // scales and minimums are float32, else float16
     Type product;      // uint8: rows are rounded to integers by groups. bfloat16, float32: quants become numbers of this type
@@ -43,7 +43,7 @@ struct Matrix {
     GroupFormat format;
 
     HEADRACE_SHARED bool is_grouped() const { return type == Type::uint4 || type == Type::uint8; }
-    HEADRACE_SHARED bool has_one_scale() const { return format.size > 32; }  // for all inputs of an output, of 8 bits
+    HEADRACE_SHARED bool is_mixed() const { return is_grouped() && format.size > 32; }  // kernels/hadamard.h
     HEADRACE_SHARED int64_t num_groups() const { return in / format.size; }
     HEADRACE_SHARED int64_t num_panels() const { return (out + kPanel - 1) / kPanel; }
     HEADRACE_SHARED int64_t quant_words() const { return format.size / (type == Type::uint4 ? 8 : 4) * kPanel; }
@@ -59,12 +59,15 @@ struct Matrix {
     HEADRACE_SHARED int64_t product_panel_words() const { return (product() == Type::float32 ? in : (in + 1) / 2) * kPanel; }
 };
 
-// Rows that are multiplied by a matrix: bfloat16 where there are instructions for their products, else float32.
+// Rows that are multiplied by a matrix: bfloat16 where there are instructions for their products, else float32; or int8, of a
+// matrix whose inputs are mixed.
 struct Operands {
     const void* data;
     int64_t stride;
     Type type;
 };
+
+constexpr int64_t kMaxMixed = 65536;  // inputs that are mixed: sums of so many products of bytes fit 32 bits
 
 constexpr int64_t kExpandedPanels = 4;  // of a matrix of few bits, at a time
 
@@ -105,6 +108,29 @@ struct NormArgs {
     void* out;
     int64_t out_stride;
     Type out_type;
+};
+
+// Rows as matrices whose inputs are mixed want them: mixed too, and rounded to bytes (MixedRow).
+struct MixArgs {
+    Rows rows;
+    const float* x;
+    int64_t x_stride;
+    int64_t width;
+    int8_t* out;
+    int64_t out_stride;
+};
+
+// Bytes of its quants, filled up with zeros to what tiles take at a time.
+HEADRACE_SHARED int64_t mixed_row_bytes(int64_t width) { return round_up(width, 64); }
+
+// What is behind the quants of a mixed row.
+struct MixedRow {
+    float* scale;    // an input is scale * quant
+    int32_t* total;  // of the quants
+
+    HEADRACE_SHARED MixedRow(const int8_t* row, int64_t width)
+        : scale(reinterpret_cast<float*>(const_cast<int8_t*>(row) + mixed_row_bytes(width))),
+          total(reinterpret_cast<int32_t*>(scale + 1)) {}
 };
 
 // out = x @ w.T (+ bias) (+ residual). Where the rows are a chunk, x and residual have those of all samples.

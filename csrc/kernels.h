@@ -23,7 +23,11 @@ struct Kernels {
     void (*rope)(const RopeArgs&, const Step&, int64_t first, int64_t last);
     void (*kv_write)(const KVWriteArgs&, const Step&, int64_t first, int64_t last);
     void (*scale)(const ScaleArgs&, const Step&, int64_t first, int64_t last);
+    void (*mix)(const MixArgs&, const Step&, int64_t first, int64_t last, float* room);  // for `width` numbers
     void (*sample)(const SampleRow&, const SampleScratch&);
+
+    // kernels/hadamard.h, for packing. Bits are the same with every instruction set.
+    void (*round_mixed)(const float* x, int64_t width, float* room, int8_t* quants, float* scale, int32_t* total);
 
     // For measuring (measure.h).
     int64_t multiply_adds_in_round;

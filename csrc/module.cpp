@@ -78,6 +78,7 @@ NB_MODULE(_native, m) {
     m.attr("GROUP") = kGroup;
     m.attr("EXPANDED_PANELS") = kExpandedPanels;
     m.attr("FEW_ROWS") = kFewRows;
+    m.attr("MAX_MIXED") = kMaxMixed;
     m.attr("SPLIT") = kSplit;
     m.attr("MAX_HEAD_DIM") = kMaxHeadDim;
     m.def("max_tile_rows", [] {
@@ -95,6 +96,9 @@ NB_MODULE(_native, m) {
           "Whether these kernels round rows to bfloat16 before they meet bfloat16 weights.");
     m.def("has_tiles", [](const std::string& name) { return kernels_named(name).has_tiles; }, "name"_a,
           "Whether these kernels multiply bfloat16 on tiles, beside which nothing else is worth it.");
+
+    m.def("mixed_row_bytes", [](int64_t width) { return mixed_row_bytes(width) + int64_t{kPanel * sizeof(float)}; }, "width"_a,
+          "Of a row that is mixed and rounded, with what is behind its quants.");
 
     m.def("max_partials", &AttentionPlan::max_partials, "max_model_len"_a, "num_threads"_a,
           "Places for partial results of attention that a step may need.");
@@ -143,34 +147,37 @@ NB_MODULE(_native, m) {
                             int32_t row_bytes) {
             new (self) Matrix{at<const uint32_t>(panels), at<const float>(bias), out, in, type,
                               {group, zero, wide_scales, product, row_bytes}};
-            const bool is_one = group == in && in % 32 == 0 && product != Type::uint8 && zero >= 0;
-            const bool fits = type == Type::uint4 ? group == 32 : group == 32 || group == 16 || is_one;
+            const bool is_rounded = product == Type::uint8 && row_bytes == 1 && zero == 128 && wide_scales;
+            const bool is_mixed = group == in && in % 32 == 0 && in > 32 && in <= kMaxMixed && is_rounded;
+            const bool fits = type == Type::uint4 ? group == 32 : group == 32 || group == 16 || is_mixed;
             if (self->is_grouped() && (!fits || in % group)) throw std::invalid_argument("no such groups");
             if (product == Type::uint4 || row_bytes < 1 || row_bytes > 2) throw std::invalid_argument("no such product");
         }, "panels"_a, "bias"_a, "out"_a, "in_"_a, "type"_a, "group"_a = 0, "zero"_a = 0, "wide_scales"_a = false,
            "product"_a = Type::uint8, "row_bytes"_a = 1,
-           "The last five are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1\n"
+           "The last five are of a matrix of few bits: inputs that share a scale (all of them: they are mixed,\n"
+           "kernels/hadamard.h), the quant that stands for 0 or -1\n"
            "where groups have minimums, whether scales are float32 and not float16, and what products are made of:\n"
            "uint8 for rows that are rounded to integers of so many bytes, else numbers that quants become.")
         .def_ro("out", &Matrix::out)
         .def_ro("in_", &Matrix::in)
         .def_ro("type", &Matrix::type)
+        .def_prop_ro("is_mixed", &Matrix::is_mixed)
         .def_prop_ro("product", &Matrix::product)
         .def_prop_ro("num_words", [](const Matrix& self) { return self.num_panels() * self.panel_words(); })
         .def("pack", [](const Matrix& self, Bytes rows, Stored stored,
                         int64_t num_rows, int64_t first, int64_t panel_step, int64_t panel_offset) {
-            if (self.is_grouped()) throw std::invalid_argument("the matrix has groups");
+            if (self.is_grouped() && !self.is_mixed()) throw std::invalid_argument("the matrix has groups");
             const int64_t row_bytes = stored_row_bytes(self, stored);
             const int64_t last_panel = (first + num_rows - 1) / kPanel * panel_step + panel_offset;
             if (row_bytes < 0 || static_cast<int64_t>(rows.size()) != num_rows * row_bytes || last_panel >= self.num_panels())
                 throw std::invalid_argument("rows do not fit the matrix");
             nb::gil_scoped_release release;
-            pack_rows(self, const_cast<uint32_t*>(self.panels), rows.data(), stored, num_rows, first, panel_step,
-                      panel_offset);
+            const auto pack = self.is_mixed() ? pack_mixed : pack_rows;
+            pack(self, const_cast<uint32_t*>(self.panels), rows.data(), stored, num_rows, first, panel_step, panel_offset);
         }, "rows"_a, "stored"_a, "num_rows"_a, "first"_a, "panel_step"_a = 1, "panel_offset"_a = 0)
         .def("pack_groups", [](const Matrix& self, Bytes quants, Bytes scales, Bytes minimums, int64_t num_rows,
                                int64_t first, int64_t panel_step, int64_t panel_offset) {
-            if (!self.is_grouped()) throw std::invalid_argument("the matrix has no groups");
+            if (!self.is_grouped() || self.is_mixed()) throw std::invalid_argument("the matrix has no groups");
             const auto size = static_cast<size_t>(num_rows * self.in);
             const size_t scale_bytes = size / self.format.size * (self.format.wide_scales ? 4 : 2);
             const int64_t last_panel = (first + num_rows - 1) / kPanel * panel_step + panel_offset;
@@ -243,6 +250,9 @@ NB_MODULE(_native, m) {
                                   out_type});
         }, nb::kw_only(), "rows"_a, "x"_a, "x_stride"_a, "x_type"_a, "w"_a, "activation"_a, "out"_a, "out_stride"_a,
            "out_type"_a)
+        .def("mix", [](Tape& self, Rows rows, uintptr_t x, int64_t x_stride, int64_t width, uintptr_t out, int64_t out_stride) {
+            self.append(MixArgs{rows, at<const float>(x), x_stride, width, at<int8_t>(out), out_stride});
+        }, nb::kw_only(), "rows"_a, "x"_a, "x_stride"_a, "width"_a, "out"_a, "out_stride"_a)
         .def("rope", [](Tape& self, Rows rows, uintptr_t x, int64_t x_stride, const Rotation& rotation,
                         int64_t num_heads, uintptr_t out, int64_t out_stride) {
             self.append(RopeArgs{rows, at<const float>(x), x_stride, rotation, num_heads, at<float>(out), out_stride});

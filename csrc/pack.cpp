@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
+
+#include "cpu.h"
 
 namespace headrace {
 
@@ -38,14 +41,14 @@ void read_row(Type type, Stored stored, const void* inputs, int64_t count, uint3
 }
 
 // Words of a row lie 64 bytes apart in a panel, beside those of the other rows.
-void turn(const Tile& tile, int64_t num_rows, int64_t num_words, uint32_t* panel) {
+void turn(const uint32_t* rows, int64_t stride, int64_t num_rows, int64_t num_words, uint32_t* panel) {
     if (num_rows == kPanel) {  // with a constant the compiler does it line by line
         for (int64_t word = 0; word < num_words; ++word)
-            for (int64_t row = 0; row < kPanel; ++row) panel[word * kPanel + row] = tile[row][word];
+            for (int64_t row = 0; row < kPanel; ++row) panel[word * kPanel + row] = rows[row * stride + word];
         return;
     }
     for (int64_t word = 0; word < num_words; ++word)
-        for (int64_t row = 0; row < num_rows; ++row) panel[word * kPanel + row] = tile[row][word];
+        for (int64_t row = 0; row < num_rows; ++row) panel[word * kPanel + row] = rows[row * stride + word];
 }
 
 }  // namespace
@@ -69,9 +72,33 @@ void pack_rows(const Matrix& matrix, uint32_t* panels, const void* rows, Stored 
                 read_row(matrix.type, stored,
                          static_cast<const char*>(rows) + (i + row) * row_bytes + k / format.block * format.block_bytes,
                          num_inputs, tile[row]);
-            turn(tile, count, (num_inputs + inputs_in_word - 1) / inputs_in_word,
+            turn(tile[0], kChunk, count, (num_inputs + inputs_in_word - 1) / inputs_in_word,
                  panels + panel * matrix.panel_words() + k / inputs_in_word * kPanel + lane);
         }
+    }
+}
+
+void pack_mixed(const Matrix& matrix, uint32_t* panels, const void* rows, Stored stored, int64_t num_rows, int64_t first,
+                int64_t panel_step, int64_t panel_offset) {
+    const int64_t row_bytes = stored_row_bytes(matrix, stored), in = matrix.in, row_words = in / 4;
+    const auto round_mixed = usable_kernels().front()->round_mixed;
+    std::vector<float> wide(in), room(in);
+    std::vector<int8_t> quants(in);
+    std::vector<uint32_t> words(kPanel * row_words);
+    for (int64_t i = 0, count; i < num_rows; i += count) {
+        const int64_t place = first + i, lane = place % kPanel;
+        uint32_t* panel = panels + (place / kPanel * panel_step + panel_offset) * matrix.panel_words();
+        auto* scales = reinterpret_cast<float*>(panel + matrix.quant_words()) + lane;
+        count = std::min(kPanel - lane, num_rows - i);
+        for (int64_t row = 0; row < count; ++row) {
+            int32_t total;
+            widen(stored, static_cast<const char*>(rows) + (i + row) * row_bytes, in, wide.data());
+            round_mixed(wide.data(), in, room.data(), quants.data(), scales + row, &total);
+            uint32_t* to = words.data() + row * row_words;
+            std::memcpy(to, quants.data(), static_cast<size_t>(in));
+            for (int64_t word = 0; word < row_words; ++word) to[word] ^= 0x80808080u;  // from -128 ... 127 to 0 ... 255
+        }
+        turn(words.data(), row_words, count, row_words, panel + lane);
     }
 }
 

@@ -64,6 +64,7 @@ void Tape::append(const Op& op) {
     if (num_phases() == Pool::kMaxPhases) throw std::length_error("the model has more ops than a tape can hold");
     if (const auto* attention = std::get_if<AttentionArgs>(&op)) prepare_scratch(*attention);
     if (const auto* sample = std::get_if<SampleArgs>(&op)) prepare_scratch(*sample);
+    if (const auto* mix = std::get_if<MixArgs>(&op)) prepare_scratch(*mix);
     if (const auto* linear = std::get_if<LinearArgs>(&op)) prepare_scratch(linear->w);
     if (const auto* gated = std::get_if<GatedArgs>(&op)) prepare_scratch(gated->w);
     ops_.push_back(op);
@@ -104,8 +105,15 @@ void Tape::prepare_scratch(const SampleArgs& args) {
     }
 }
 
+void Tape::prepare_scratch(const MixArgs& args) {
+    const auto size = static_cast<size_t>(args.width) * sizeof(float);
+    if (!mix_memory_.empty() && size <= mix_memory_.front().size()) return;
+    mix_memory_.clear();
+    for (int thread = 0; thread < pool_.num_threads(); ++thread) mix_memory_.emplace_back(size);
+}
+
 void Tape::prepare_scratch(const Matrix& w) {
-    if (!w.is_grouped()) return;
+    if (!w.is_grouped() || w.is_mixed()) return;
     const bool rounds_rows = w.product() == Type::uint8;
     const int64_t width = std::max(row_width_, rounds_rows ? w.format.row_bytes * w.in : 0);
     const int64_t row_groups = std::max(row_groups_, w.num_groups());
@@ -198,6 +206,9 @@ void Tape::compute(int64_t phase, int64_t tile, int thread) {
                    [&](const GatedArgs& args) { kernels_.gated(args, step_, cut.grid, tile, scratch_of(phase, thread)); },
                    [&](const AttentionArgs& args) { kernels_.attention(args, step_, tile, scratch_[thread]); },
                    [&](const EmbedArgs& args) { kernels_.embed(args, step_, first, last); },
+                   [&](const MixArgs& args) {
+                       kernels_.mix(args, step_, first, last, static_cast<float*>(mix_memory_[thread].data()));
+                   },
                    [&](const NormArgs& args) { kernels_.norm(args, step_, first, last); },
                    [&](const RopeArgs& args) { kernels_.rope(args, step_, first, last); },
                    [&](const KVWriteArgs& args) { kernels_.kv_write(args, step_, first, last); },

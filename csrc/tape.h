@@ -13,7 +13,7 @@
 namespace headrace {
 
 using Op = std::variant<EmbedArgs, NormArgs, LinearArgs, GatedArgs, RopeArgs, KVWriteArgs, AttentionArgs, TakeRowsArgs,
-                        ScaleArgs, SampleArgs>;
+                        ScaleArgs, MixArgs, SampleArgs>;
 
 // How the rows of a step are shared among threads for attention, the same for all layers.
 class AttentionPlan {
@@ -54,6 +54,7 @@ class Tape final : public Job {
     Cut cut(const Op& op) const;
     void prepare_scratch(const AttentionArgs& args);
     void prepare_scratch(const SampleArgs& args);
+    void prepare_scratch(const MixArgs& args);
     void prepare_scratch(const Matrix& w);
     GroupScratch* scratch_of(int64_t phase, int thread);
 
@@ -75,6 +76,7 @@ class Tape final : public Job {
     std::vector<int64_t> row_phases_;  // the op whose rows are in it
     std::vector<Buffer> sample_memory_;  // one for each thread
     std::vector<SampleScratch> sample_scratch_;
+    std::vector<Buffer> mix_memory_;  // one for each thread, for a row
 };
 
 }  // namespace headrace

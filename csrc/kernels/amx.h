@@ -45,6 +45,16 @@ inline void zero_sums() {
     _tile_zero(3);
 }
 
+// Of whole cache lines. Eight of them, which a group of values has, are copied without a call.
+HEADRACE_SHARED void copy_words(uint32_t* to, const uint32_t* from, int64_t words) {
+    if (words != kGroup / 2 * kPanel) {
+        __builtin_memcpy(to, from, words * sizeof(uint32_t));
+        return;
+    }
+#pragma GCC unroll 8
+    for (int64_t line = 0; line < kGroup / 2; ++line) store_pairs(to + line * kPanel, load_pairs(from + line * kPanel));
+}
+
 // Inputs k to k + 31 of a panel: where they lie, or put together in `copy`.
 inline const uint32_t* weight_tile(const PanelSource& w, int64_t panel, int64_t k, uint32_t* copy) {
     const int64_t end = w.inputs - k < kTileInputs ? w.inputs : k + kTileInputs;
@@ -53,7 +63,7 @@ inline const uint32_t* weight_tile(const PanelSource& w, int64_t panel, int64_t 
     for (int64_t input = k; input < end;) {
         const int64_t within = input % w.chunk_inputs, left = w.chunk_inputs - within;
         const int64_t count = end - input < left ? end - input : left, words = (count + 1) / 2 * kPanel;
-        __builtin_memcpy(to, w.at(input / w.chunk_inputs, panel) + within / 2 * kPanel, words * sizeof(uint32_t));
+        copy_words(to, w.at(input / w.chunk_inputs, panel) + within / 2 * kPanel, words);
         to += words;
         input += count;
     }
@@ -63,6 +73,30 @@ inline const uint32_t* weight_tile(const PanelSource& w, int64_t panel, int64_t 
     finish_writes();
     return copy;
 }
+
+// Some panels' tiles of weights, one after another. What is put together is put together a tile ahead: a tile can be loaded
+// only when what was written has arrived in the cache.
+template <int kPanels>
+struct WeightTiles {
+    const PanelSource& w;
+    const int64_t panel;
+    const uint32_t* starts[2][kPanels];
+    alignas(64) uint32_t copies[2][kPanels][kTileWords];
+
+    WeightTiles(const PanelSource& w, int64_t panel) : w(w), panel(panel) { prepare(0); }
+
+    HEADRACE_SHARED void prepare(int64_t k) {
+        const int64_t place = k / kTileInputs % 2;
+        if (k < w.inputs)
+            for (int p = 0; p < kPanels; ++p) starts[place][p] = weight_tile(w, panel + p, k, copies[place][p]);
+    }
+
+    // Of inputs k to k + 31. Called for each k in order.
+    HEADRACE_SHARED const uint32_t* const* at(int64_t k) {
+        prepare(k + kTileInputs);
+        return starts[k / kTileInputs % 2];
+    }
+};
 
 // Rows of 32 inputs, from where they lie; the last inputs are filled up.
 struct RowTiles {
@@ -132,25 +166,26 @@ struct TileWeights {
     template <int kPanels>
     static void few_rows(int64_t rows, const Operand* x, int64_t stride, const PanelSource& w, int64_t panel, float* out,
                          int64_t out_stride) {
-        alignas(64) uint32_t copies[4][kTileWords];
+        WeightTiles<kPanels> weights(w, panel);
         alignas(64) uint16_t row_copy[kTileRows * kTileInputs];
         zero_sums();
         for (int64_t k = 0; k < w.inputs; k += kTileInputs) {
             const RowTiles of = row_tiles(x, stride, rows, k, w.inputs, row_copy);
             fetch_soon<kPanels>(w, panel, k);
+            const uint32_t* const* tiles = weights.at(k);
             _tile_loadd(4, of.x, of.stride * 2);
-            _tile_loadd(5, weight_tile(w, panel, k, copies[0]), kTileStride);
+            _tile_loadd(5, tiles[0], kTileStride);
             _tile_dpbf16ps(0, 4, 5);
-            if (kPanels > 1) {
-                _tile_loadd(6, weight_tile(w, panel + 1, k, copies[1]), kTileStride);
+            if constexpr (kPanels > 1) {
+                _tile_loadd(6, tiles[1], kTileStride);
                 _tile_dpbf16ps(1, 4, 6);
             }
-            if (kPanels > 2) {
-                _tile_loadd(7, weight_tile(w, panel + 2, k, copies[2]), kTileStride);
+            if constexpr (kPanels > 2) {
+                _tile_loadd(7, tiles[2], kTileStride);
                 _tile_dpbf16ps(2, 4, 7);
             }
-            if (kPanels > 3) {
-                _tile_loadd(5, weight_tile(w, panel + 3, k, copies[3]), kTileStride);
+            if constexpr (kPanels > 3) {
+                _tile_loadd(5, tiles[3], kTileStride);
                 _tile_dpbf16ps(3, 4, 5);
             }
         }
@@ -164,19 +199,20 @@ struct TileWeights {
     template <int kPanels>
     static void many_rows(int64_t rows, const Operand* x, int64_t stride, const PanelSource& w, int64_t panel, float* out,
                           int64_t out_stride) {
-        alignas(64) uint32_t copies[2][kTileWords];
+        WeightTiles<kPanels> weights(w, panel);
         alignas(64) uint16_t row_copy[2 * kTileRows * kTileInputs];
         zero_sums();
         for (int64_t k = 0; k < w.inputs; k += kTileInputs) {
             const RowTiles of = row_tiles(x, stride, rows, k, w.inputs, row_copy);
             fetch_soon<kPanels>(w, panel, k);
+            const uint32_t* const* tiles = weights.at(k);
             _tile_loadd(4, of.x, of.stride * 2);
-            _tile_loadd(6, weight_tile(w, panel, k, copies[0]), kTileStride);
+            _tile_loadd(6, tiles[0], kTileStride);
             _tile_dpbf16ps(0, 4, 6);
             _tile_loadd(5, of.x + kTileRows * of.stride, of.stride * 2);
             _tile_dpbf16ps(2, 5, 6);
-            if (kPanels > 1) {
-                _tile_loadd(7, weight_tile(w, panel + 1, k, copies[1]), kTileStride);
+            if constexpr (kPanels > 1) {
+                _tile_loadd(7, tiles[1], kTileStride);
                 _tile_dpbf16ps(1, 4, 7);
                 _tile_dpbf16ps(3, 5, 7);
             }

@@ -15,6 +15,13 @@ constexpr int kVectors = static_cast<int>(kPanel) / kLanes;  // in a panel's row
 constexpr int kMaxRows = kMaxAccumulators / kVectors > 12 ? 12 : kMaxAccumulators / kVectors;
 
 constexpr int kMaxPanels = 4;
+
+// What the products of a row stand for: what they are.
+struct RowResults {
+    const float* products;
+
+    HEADRACE_SHARED Float at(int64_t i) const { return load(products + i); }
+};
 constexpr int kMaxColumns = kMaxPanels * kVectors;
 
 // Vectors of columns beside one another: few rows too must keep enough sums in flight to hide the latency of an addition.

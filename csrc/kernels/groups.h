@@ -182,6 +182,7 @@ struct RoundedRows {
                                                  : multiply_group_rows<8, 16, kRowBytes>;
         block(rows, w, scratch, row - scratch.first_row, first_panel, panels, out, out_stride);
     }
+    RowResults results(int64_t, const float* products) const { return {products}; }
 };
 
 // ---- one weight ----

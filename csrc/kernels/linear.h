@@ -4,6 +4,7 @@
 #include "../grid.h"
 #include "convert.h"
 #include "groups.h"
+#include "hadamard.h"
 #include "math.h"
 #include "scaled.h"
 #include "weights.h"
@@ -23,14 +24,14 @@ inline TileRange tile_range(const Grid& grid, int64_t tile, int64_t num_rows, in
 // The product of a chunk reads the rows of all samples, and begins at its own.
 inline LinearArgs begin_at_chunk(LinearArgs args, const Step& step) {
     if (args.rows != Rows::chunk) return args;
-    const int64_t size = args.x.type == Type::float32 ? sizeof(float) : sizeof(uint16_t);
+    const int64_t size = args.x.type == Type::float32 ? 4 : args.x.type == Type::bfloat16 ? 2 : 1;
     args.x.data = static_cast<const char*>(args.x.data) + step.first_sample * args.x.stride * size;
     if (args.residual) args.residual += step.first_sample * args.residual_stride;
     return args;
 }
 
 // Rows times weights that are numbers. What multiply_tile asks for, as of the other products: `take` some panels, then
-// `multiply` some rows by them, out[r][16 p + i].
+// `multiply` some rows by them, products[r][16 p + i], and say of a row what its products stand for.
 template <class Weights>
 struct PlainRows {
     static constexpr int kRowsAtOnce = Weights::kRowsAtOnce;
@@ -46,10 +47,10 @@ struct PlainRows {
         const auto* of = static_cast<const typename Weights::Operand*>(x.data) + row * x.stride;
         Weights::multiply(rows, of, x.stride, {Layout::matrix, &start, w.in, w.in, w.panel_words()}, 0, panels, out, out_stride);
     }
+    RowResults results(int64_t, const float* products) const { return {products}; }
 };
 
-// Calls finish(first row, number of rows, first panel, number of panels, products [rows][panels * 16]) for each few rows
-// and panels of a tile. Rows pass over a panel while it is in the nearest cache. They are divided evenly: 7 are 4 and 3,
+// Calls finish(row, first panel, number of panels, results) for each row, with some panels at a time. Rows pass over a panel while it is in the nearest cache. They are divided evenly: 7 are 4 and 3,
 // not 6 and 1. `together` panels are not divided.
 template <class Product, class Finish>
 inline void multiply_tile(Product product, const TileRange& range, int64_t together, Finish finish) {
@@ -64,7 +65,8 @@ inline void multiply_tile(Product product, const TileRange& range, int64_t toget
             const int64_t row = range.first_row + rows * block / blocks;
             const int64_t count = range.first_row + rows * (block + 1) / blocks - row;
             product.multiply(row, count, panels, products, step * kPanel);
-            finish(row, count, panel, panels, products, step * kPanel);
+            for (int64_t r = 0; r < count; ++r)
+                finish(row + r, panel, panels, product.results(row + r, products + r * step * kPanel));
         }
     }
 }
@@ -84,10 +86,11 @@ inline void multiply_by_type(const Operands& x, const Matrix& w, const TileRange
             return multiply_tile(ScaledNumbers<Float32Weights>(x, w, first, last, *scratch), range, together, finish);
         case Type::bfloat16:
 #ifdef HEADRACE_AMX
-            if (last - first <= kTileRows) return multiply_tile(FewScaledRows(x, w, first, last, *scratch), range, together, finish);
+            if (last - first <= kTileRows) return multiply_tile(ScaledRows(x, w, first, last, *scratch), range, together, finish);
 #endif
             return multiply_tile(ScaledNumbers<BFloat16Weights>(x, w, first, last, *scratch), range, together, finish);
         default:
+            if (w.is_mixed()) return multiply_tile(MixedRows{x, w}, range, together, finish);
             if (w.format.row_bytes == 2) return multiply_tile(RoundedRows<2>(x, w, first, last, *scratch), range, together, finish);
             return multiply_tile(RoundedRows<1>(x, w, first, last, *scratch), range, together, finish);
     }
@@ -95,18 +98,14 @@ inline void multiply_by_type(const Operands& x, const Matrix& w, const TileRange
 
 inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int64_t tile, GroupScratch* scratch) {
     const LinearArgs args = begin_at_chunk(op, step);
-    const auto finish = [&](int64_t row, int64_t rows, int64_t panel, int64_t panels, const float* products,
-                            int64_t stride) {
+    const auto finish = [&](int64_t row, int64_t panel, int64_t panels, const auto& results) {
         const int64_t first = panel * kPanel, width = panels * kPanel;
-        for (int64_t r = 0; r < rows; ++r) {
-            const float* product = products + r * stride;
-            float* out = args.out + (row + r) * args.out_stride + first;
-            for (int64_t i = 0; i < width; i += kLanes) {
-                Float sum = load(product + i);
-                if (args.w.bias) sum = sum + load(args.w.bias + first + i);
-                if (args.residual) sum = sum + load(args.residual + (row + r) * args.residual_stride + first + i);
-                store(out + i, sum);
-            }
+        float* out = args.out + row * args.out_stride + first;
+        for (int64_t i = 0; i < width; i += kLanes) {
+            Float sum = results.at(i);
+            if (args.w.bias) sum = sum + load(args.w.bias + first + i);
+            if (args.residual) sum = sum + load(args.residual + row * args.residual_stride + first + i);
+            store(out + i, sum);
         }
     };
     const TileRange range = tile_range(grid, tile, num_rows(step, args.rows), args.w.num_panels());
@@ -118,22 +117,17 @@ inline Float activate(Activation activation, Float x) {
 }
 
 inline void gated(const GatedArgs& args, const Step& step, const Grid& grid, int64_t tile, GroupScratch* scratch) {
-    const auto finish = [&](int64_t row, int64_t rows, int64_t first_panel, int64_t panels, const float* products,
-                            int64_t stride) {
+    const auto finish = [&](int64_t row, int64_t first_panel, int64_t panels, const auto& results) {
         const int64_t first = first_panel * kPanel, width = panels * kPanel;
-        for (int64_t r = 0; r < rows; ++r) {
-            const float* product = products + r * stride;
-            for (int64_t panel = 0; panel < width; panel += 2 * kPanel) {
-                for (int64_t i = panel; i < panel + kPanel; i += kLanes) {
-                    Float gate = load(product + i), up = load(product + kPanel + i);
-                    if (args.w.bias) {
-                        gate = gate + load(args.w.bias + first + i);
-                        up = up + load(args.w.bias + first + kPanel + i);
-                    }
-                    const int64_t column = (first + panel) / 2 + i - panel;
-                    store_as(args.out_type, args.out, (row + r) * args.out_stride + column,
-                             activate(args.activation, gate) * up);
+        for (int64_t panel = 0; panel < width; panel += 2 * kPanel) {
+            for (int64_t i = panel; i < panel + kPanel; i += kLanes) {
+                Float gate = results.at(i), up = results.at(kPanel + i);
+                if (args.w.bias) {
+                    gate = gate + load(args.w.bias + first + i);
+                    up = up + load(args.w.bias + first + kPanel + i);
                 }
+                const int64_t column = (first + panel) / 2 + i - panel;
+                store_as(args.out_type, args.out, row * args.out_stride + column, activate(args.activation, gate) * up);
             }
         }
     };

@@ -60,17 +60,11 @@ HEADRACE_SHARED void expand_group(const uint32_t* group, const QuantNumbers& num
     }
 }
 
-// From the quants of one group to those of the next. One scale for all inputs is behind them all.
-template <int kBits, int kSize>
-HEADRACE_SHARED int64_t group_step(const Matrix& w) {
-    return w.has_one_scale() ? kSize / (kBits == 4 ? 8 : 4) * kPanel : w.group_words();
-}
-
 template <int kBits, int kSize, Type kType>
 __attribute__((noinline)) static void expand_quants_of(const Matrix& w, int64_t panel, uint32_t* out) {
     const QuantNumbers numbers(w);
     const uint32_t* group = w.panels + panel * w.panel_words();
-    const int64_t step = group_step<kBits, kSize>(w);
+    const int64_t step = w.group_words();
     for (int64_t k = 0; k < w.in; k += kSize, group += step, out += (kType == Type::bfloat16 ? kSize / 2 : kSize) * kPanel) {
         for (int64_t line = 0; line < step; line += kPanel) prefetch(group + kWordsAhead + line);
         expand_group<kBits, kSize, kType>(group, numbers, out);
@@ -93,15 +87,6 @@ inline void expand_quants(const Matrix& w, int64_t panel, uint32_t* out) {
 // What scales, of which `behind` has 16, are to numbers.
 HEADRACE_SHARED Float number_scales(const Matrix& w, const uint32_t* behind, int64_t lane) {
     return load_scales(behind, lane, w.format.wide_scales) * broadcast(1.0f / kQuantUnit);
-}
-
-// out[r] *= the scales of these panels, of which each has 16 and no more.
-inline void scale_outputs(const Matrix& w, int64_t panel, int64_t panels, int64_t rows, float* out, int64_t stride) {
-    for (int64_t i = 0; i < panels * kPanel; i += kLanes) {
-        const uint32_t* behind = w.panels + (panel + i / kPanel) * w.panel_words() + w.quant_words();
-        const Float scales = number_scales(w, behind, i % kPanel);
-        for (int64_t r = 0; r < rows; ++r) store(out + r * stride + i, load(out + r * stride + i) * scales);
-    }
 }
 
 // What products with numbers need of rows first to last of x beside the rows: the sum of each group, if the matrix has

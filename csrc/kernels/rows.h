@@ -4,6 +4,7 @@
 #include "../args.h"
 #include "convert.h"
 #include "groups.h"
+#include "hadamard.h"
 #include "math.h"
 
 namespace headrace::HEADRACE_NAMESPACE {
@@ -11,7 +12,11 @@ namespace headrace::HEADRACE_NAMESPACE {
 // The token's column of the packed table: one word out of each 64 bytes.
 inline void embed_row(const EmbedArgs& args, int64_t token, float* out) {
     const Matrix& table = args.table;
-    if (table.is_grouped()) return unpack_output(table, token, out);
+    if (table.is_grouped()) {
+        unpack_output(table, token, out);
+        if (table.is_mixed()) unmix(out, table.in);
+        return;
+    }
     const uint32_t* words = table.panels + token / kPanel * table.panel_words() + token % kPanel;
     if (table.type == Type::float32) {
         for (int64_t k = 0; k < table.in; ++k) __builtin_memcpy(out + k, words + k * kPanel, sizeof(float));

@@ -1,6 +1,5 @@
 // The product for matrices of few bits whose rows are left as they are. Quants become numbers, which is exact, and scales
 // come afterwards: a group's sum of products is multiplied by its scale, and the sum over groups is one chain in float32.
-// With one scale for all inputs of an output, it is the product of numbers that is multiplied.
 #pragma once
 
 #include "quants.h"
@@ -91,13 +90,10 @@ struct ScaledNumbers {
     void multiply(int64_t row, int64_t rows, int64_t panels, float* out, int64_t out_stride) const {
         const Operand* of = static_cast<const Operand*>(x.data) + row * x.stride;
         const PanelSource numbers{Layout::matrix, &start, w.in, w.in, w.product_panel_words()};
-        if (!w.has_one_scale()) {
-            const float* offsets = scratch.offsets + (row - scratch.first_row) * w.num_groups();
-            return multiply_scaled<Weights>(rows, of, x.stride, w, offsets, numbers, first_panel, panels, out, out_stride);
-        }
-        Weights::multiply(rows, of, x.stride, numbers, 0, panels, out, out_stride);
-        scale_outputs(w, first_panel, panels, rows, out, out_stride);
+        const float* offsets = scratch.offsets + (row - scratch.first_row) * w.num_groups();
+        multiply_scaled<Weights>(rows, of, x.stride, w, offsets, numbers, first_panel, panels, out, out_stride);
     }
+    RowResults results(int64_t, const float* products) const { return {products}; }
 };
 
 }  // namespace headrace::HEADRACE_NAMESPACE

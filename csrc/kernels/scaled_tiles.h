@@ -82,7 +82,7 @@ struct FreshNumbers {
     alignas(64) uint32_t copies[2 * kGroupsAtOnce * kWords];
 
     FreshNumbers(const Matrix& w, int64_t panel)
-        : numbers(w), quants(w.panels + panel * w.panel_words()), step(group_step<kBits, kSize>(w)) {}
+        : numbers(w), quants(w.panels + panel * w.panel_words()), step(w.group_words()) {}
 
     HEADRACE_SHARED void prepare(int64_t g, int64_t groups) {
 #pragma GCC unroll 4
@@ -204,63 +204,14 @@ struct ScaledTiles {
     }
 };
 
-// With one scale for an output: up to 16 rows times the numbers of up to four panels, whose sums stay on the tiles.
-template <int kPanels>
-__attribute__((noinline)) static void multiply_fresh_panels(int64_t rows, const uint16_t* x, int64_t stride, const Matrix& w,
-                                                            int64_t panel, float* out, int64_t out_stride) {
-    constexpr int kSize = static_cast<int>(kTileInputs);
-    alignas(64) uint32_t copies[2][kPanels][kTileWords];
-    const QuantNumbers numbers(w);
-    const int64_t step = group_step<8, kSize>(w), panel_words = w.panel_words();
-    const uint32_t* quants = w.panels + panel * panel_words;
-    const auto prepare = [&](int64_t tile) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-        for (int p = 0; p < kPanels; ++p) {
-            const uint32_t* from = quants + p * panel_words + tile * step;
-            for (int64_t line = 0; line < step; line += kPanel) prefetch(from + kWordsAhead + line);
-            expand_group<8, kSize, Type::bfloat16>(from, numbers, copies[tile % 2][p]);
-        }
-        finish_writes();
-    };
-    zero_sums();
-    const int64_t tiles = w.in / kTileInputs;
-    prepare(0);
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-        if (tile + 1 < tiles) prepare(tile + 1);
-        const auto& of = copies[tile % 2];
-        _tile_loadd(4, x + tile * kTileInputs, stride * 2);
-        _tile_loadd(5, of[0], kTileStride);
-        _tile_dpbf16ps(0, 4, 5);
-        if constexpr (kPanels > 1) {
-            _tile_loadd(6, of[1], kTileStride);
-            _tile_dpbf16ps(1, 4, 6);
-        }
-        if constexpr (kPanels > 2) {
-            _tile_loadd(7, of[2], kTileStride);
-            _tile_dpbf16ps(2, 4, 7);
-        }
-        if constexpr (kPanels > 3) {
-            _tile_loadd(5, of[3], kTileStride);
-            _tile_dpbf16ps(3, 4, 5);
-        }
-    }
-    const int64_t bytes = out_stride * static_cast<int64_t>(sizeof(float));
-    _tile_stored(0, out, bytes);
-    if constexpr (kPanels > 1) _tile_stored(1, out + kPanel, bytes);
-    if constexpr (kPanels > 2) _tile_stored(2, out + 2 * kPanel, bytes);
-    if constexpr (kPanels > 3) _tile_stored(3, out + 3 * kPanel, bytes);
-    finish_writes();
-    scale_outputs(w, panel, kPanels, rows, out, out_stride);
-}
-
 // ---- few rows ----
 
-// out[r][16 v + i] of kColumns panels. kSize inputs are a group, or with kOneScale what a tile has.
-template <int kBits, int kSize, bool kOneScale, bool kMinimums, int kRows, int kColumns>
+// out[r][16 v + i] of kColumns panels.
+template <int kBits, int kSize, bool kMinimums, int kRows, int kColumns>
 __attribute__((noinline)) static void multiply_few(const Matrix& w, const GroupScratch& scratch, int64_t panel, float* out,
                                                    int64_t out_stride) {
     constexpr int kWords = kSize / (kBits == 4 ? 8 : 4);
-    const int64_t step = kOneScale ? kWords * kPanel : w.group_words(), steps = w.in / kSize;
+    const int64_t step = w.group_words(), groups = w.num_groups();
     const QuantNumbers numbers(w);
     const uint32_t* starts[kColumns];
     PanelScales scales[kColumns];
@@ -274,7 +225,7 @@ __attribute__((noinline)) static void multiply_few(const Matrix& w, const GroupS
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
         for (int v = 0; v < kColumns; ++v) totals[r][v] = broadcast(0.0f);
-    for (int64_t g = 0; g < steps; ++g) {
+    for (int64_t g = 0; g < groups; ++g) {
         Float sums[2][kRows][kColumns];  // of the first and the second of each pair
 #pragma GCC unroll 2
         for (int second = 0; second < 2; ++second)
@@ -313,46 +264,45 @@ __attribute__((noinline)) static void multiply_few(const Matrix& w, const GroupS
         }
 #pragma GCC unroll 4
         for (int v = 0; v < kColumns; ++v) {
-            const Float scale = kOneScale ? broadcast(0.0f) : scales[v].scales(g);
+            const Float scale = scales[v].scales(g);
 #pragma GCC unroll 4
             for (int r = 0; r < kRows; ++r) {
                 const Float sum = sums[0][r][v] + sums[1][r][v];
-                totals[r][v] = kOneScale ? totals[r][v] + sum : fma(sum, scale, totals[r][v]);
+                totals[r][v] = fma(sum, scale, totals[r][v]);
                 if constexpr (kMinimums)
-                    totals[r][v] = fma(scales[v].minimums(g), broadcast(scratch.offsets[r * steps + g]), totals[r][v]);
+                    totals[r][v] = fma(scales[v].minimums(g), broadcast(scratch.offsets[r * groups + g]), totals[r][v]);
             }
         }
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kColumns; ++v)
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r)
-            store(out + r * out_stride + v * kPanel, kOneScale ? totals[r][v] * scales[v].scales(0) : totals[r][v]);
+        for (int r = 0; r < kRows; ++r) store(out + r * out_stride + v * kPanel, totals[r][v]);
 }
 
-template <int kBits, int kSize, bool kOneScale, bool kMinimums, int kRows = kFewRows>
+template <int kBits, int kSize, bool kMinimums, int kRows = kFewRows>
 inline void multiply_few_rows(int64_t rows, const Matrix& w, const GroupScratch& scratch, int64_t panel, int64_t panels,
                               float* out, int64_t out_stride) {
     if (rows == kRows) {
         constexpr int kMost = kRows == 1 ? 4 : 2;  // panels beside one another
         int64_t p = 0;
         for (; p + kMost <= panels; p += kMost)
-            multiply_few<kBits, kSize, kOneScale, kMinimums, kRows, kMost>(w, scratch, panel + p, out + p * kPanel, out_stride);
+            multiply_few<kBits, kSize, kMinimums, kRows, kMost>(w, scratch, panel + p, out + p * kPanel, out_stride);
         for (; p < panels; ++p)
-            multiply_few<kBits, kSize, kOneScale, kMinimums, kRows, 1>(w, scratch, panel + p, out + p * kPanel, out_stride);
+            multiply_few<kBits, kSize, kMinimums, kRows, 1>(w, scratch, panel + p, out + p * kPanel, out_stride);
     } else if constexpr (kRows > 1) {
-        multiply_few_rows<kBits, kSize, kOneScale, kMinimums, kRows - 1>(rows, w, scratch, panel, panels, out, out_stride);
+        multiply_few_rows<kBits, kSize, kMinimums, kRows - 1>(rows, w, scratch, panel, panels, out, out_stride);
     }
 }
 
 template <int kBits, int kSize>
 inline auto few_rows_of(const Matrix& w) {
-    return w.format.has_minimums() ? multiply_few_rows<kBits, kSize, false, true> : multiply_few_rows<kBits, kSize, false, false>;
+    return w.format.has_minimums() ? multiply_few_rows<kBits, kSize, true> : multiply_few_rows<kBits, kSize, false>;
 }
 
 // A few rows as they are times quants as they are stored (linear.h), with the bits of ScaledNumbers<TileWeights>: up to
 // kFewRows on vectors, up to 16 on tiles.
-struct FewScaledRows {
+struct ScaledRows {
     static constexpr int kRowsAtOnce = static_cast<int>(kTileRows);
 
     const Operands& x;
@@ -360,7 +310,7 @@ struct FewScaledRows {
     const GroupScratch& scratch;
     int64_t first_panel = 0;
 
-    FewScaledRows(const Operands& x, const Matrix& w, int64_t first_row, int64_t last_row, GroupScratch& scratch)
+    ScaledRows(const Operands& x, const Matrix& w, int64_t first_row, int64_t last_row, GroupScratch& scratch)
         : x(x), w(w), scratch(scratch) {
         const auto take = last_row - first_row > kFewRows ? take_rows<uint16_t, false> : take_rows<uint16_t, true>;
         take(x, w, first_row, last_row, scratch);
@@ -370,23 +320,15 @@ struct FewScaledRows {
 
     void multiply(int64_t row, int64_t rows, int64_t panels, float* out, int64_t out_stride) const {
         if (rows <= kFewRows) {
-            const auto block = w.has_one_scale()       ? multiply_few_rows<8, 32, true, false>
-                               : w.type == Type::uint4 ? few_rows_of<4, 32>(w)
-                               : w.format.size == 16   ? few_rows_of<8, 16>(w)
-                                                       : few_rows_of<8, 32>(w);
+            const auto block = w.type == Type::uint4 ? few_rows_of<4, 32>(w)
+                               : w.format.size == 16 ? few_rows_of<8, 16>(w)
+                                                     : few_rows_of<8, 32>(w);
             return block(rows, w, scratch, first_panel, panels, out, out_stride);
         }
         const uint16_t* of = static_cast<const uint16_t*>(x.data) + row * x.stride;
-        if (!w.has_one_scale())
-            return ScaledTiles::multiply_fresh(rows, of, x.stride, w, scratch.offsets, first_panel, panels, out, out_stride);
-        shape_tiles(rows);
-        const auto block = panels == 4   ? multiply_fresh_panels<4>
-                           : panels == 3 ? multiply_fresh_panels<3>
-                           : panels == 2 ? multiply_fresh_panels<2>
-                                         : multiply_fresh_panels<1>;
-        block(rows, of, x.stride, w, first_panel, out, out_stride);
-        _tile_release();
+        ScaledTiles::multiply_fresh(rows, of, x.stride, w, scratch.offsets, first_panel, panels, out, out_stride);
     }
+    RowResults results(int64_t, const float* products) const { return {products}; }
 };
 
 }  // namespace headrace::HEADRACE_NAMESPACE

@@ -56,11 +56,28 @@ inline float max(Float a) {
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_shuffle_ps(half, half, 1)));
 }
 
+// Lanes i and i + kDistance become their sum and their difference.
+template <int kDistance>
+inline Float butterfly(Float a) {
+    constexpr int kSecond = kDistance == 1 ? 0xaa : kDistance == 2 ? 0xcc : 0xf0;
+    __m256 other;
+    if constexpr (kDistance == 1) other = _mm256_permute_ps(a.v, 0xb1);
+    else if constexpr (kDistance == 2) other = _mm256_permute_ps(a.v, 0x4e);
+    else other = _mm256_permute2f128_ps(a.v, a.v, 1);
+    return {_mm256_blend_ps(_mm256_add_ps(other, a.v), _mm256_sub_ps(other, a.v), kSecond)};
+}
+
 // ---- integers, for weights of few bits ----
 
 inline Int load_int(const uint32_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
 inline Int broadcast_int(int32_t x) { return {_mm256_set1_epi32(x)}; }
 inline void store_int(int32_t* p, Int a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
+inline void store_bytes(int8_t* p, Int a) {  // their lowest
+    const __m256i places = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m256i bytes = _mm256_shuffle_epi8(a.v, places);
+    const int64_t both = static_cast<uint32_t>(_mm256_extract_epi32(bytes, 0)) | static_cast<int64_t>(_mm256_extract_epi32(bytes, 4)) << 32;
+    __builtin_memcpy(p, &both, sizeof both);
+}
 inline Float to_float(Int a) { return {_mm256_cvtepi32_ps(a.v)}; }
 inline Int low_halves(Int a) { return {_mm256_and_si256(a.v, _mm256_set1_epi32(0x0f0f0f0f))}; }  // of each byte
 inline Int high_halves(Int a) {
@@ -80,11 +97,8 @@ inline Int add_dots(Int acc, Int w, int32_t x) {
     const __m256i sums = _mm256_add_epi32(_mm256_madd_epi16(even, even_factors), _mm256_madd_epi16(odd, odd_factors));
     return {_mm256_add_epi32(acc.v, sums)};
 }
+inline Int add(Int a, Int b) { return {_mm256_add_epi32(a.v, b.v)}; }
 inline Int add_256(Int a, Int b) { return {_mm256_add_epi32(a.v, _mm256_slli_epi32(b.v, 8))}; }  // a + 256 * b
-template <int kByte>
-inline Int byte_of(Int a) {  // of each lane; 0 is the lowest
-    return {_mm256_and_si256(_mm256_srli_epi32(a.v, 8 * kByte), _mm256_set1_epi32(0xff))};
-}
 inline Float load_f16(const uint16_t* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
 
 // ---- bfloat16: the upper half of a float32 ----

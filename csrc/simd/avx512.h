@@ -58,11 +58,26 @@ inline float max(Float a) {
     return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_shuffle_ps(quarter, quarter, 1)));
 }
 
+// Lanes i and i + kDistance become their sum and their difference.
+template <int kDistance>
+inline Float butterfly(Float a) {
+    constexpr __mmask16 kSecond = kDistance == 1 ? 0xaaaa : kDistance == 2 ? 0xcccc : kDistance == 4 ? 0xf0f0 : 0xff00;
+    __m512 other;
+    if constexpr (kDistance == 1) other = _mm512_permute_ps(a.v, 0xb1);
+    else if constexpr (kDistance == 2) other = _mm512_permute_ps(a.v, 0x4e);
+    else if constexpr (kDistance == 4) other = _mm512_shuffle_f32x4(a.v, a.v, 0xb1);
+    else other = _mm512_shuffle_f32x4(a.v, a.v, 0x4e);
+    return {_mm512_mask_sub_ps(_mm512_add_ps(other, a.v), kSecond, other, a.v)};
+}
+
 // ---- integers, for weights of few bits ----
 
 inline Int load_int(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Int broadcast_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline void store_int(int32_t* p, Int a) { _mm512_storeu_si512(p, a.v); }
+inline void store_bytes(int8_t* p, Int a) {  // their lowest
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
 inline Float to_float(Int a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline Int low_halves(Int a) { return {_mm512_and_si512(a.v, _mm512_set1_epi32(0x0f0f0f0f))}; }  // of each byte
 inline Int high_halves(Int a) {
@@ -75,10 +90,6 @@ inline Int add_dots(Int acc, Int w, int32_t x) {
 }
 inline Int add(Int a, Int b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline Int add_256(Int a, Int b) { return {_mm512_add_epi32(a.v, _mm512_slli_epi32(b.v, 8))}; }  // a + 256 * b
-template <int kByte>
-inline Int byte_of(Int a) {  // of each lane; 0 is the lowest
-    return {_mm512_and_si512(kByte ? _mm512_srli_epi32(a.v, 8 * kByte) : a.v, _mm512_set1_epi32(0xff))};
-}
 inline Float load_f16(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }

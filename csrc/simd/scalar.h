@@ -102,6 +102,12 @@ inline float max(Float a) {
     return even > odd ? even : odd;
 }
 
+// Lanes i and i + kDistance become their sum and their difference.
+template <int kDistance>
+inline Float butterfly(Float a) {
+    return detail::each([&](int i) { return i & kDistance ? a.v[i - kDistance] - a.v[i] : a.v[i] + a.v[i + kDistance]; });
+}
+
 // ---- integers, for weights of few bits ----
 
 inline Int load_int(const uint32_t* p) {
@@ -111,6 +117,9 @@ inline Int load_int(const uint32_t* p) {
 }
 inline Int broadcast_int(int32_t x) { return {{x, x, x, x}}; }
 inline void store_int(int32_t* p, Int a) { std::memcpy(p, a.v, sizeof a.v); }
+inline void store_bytes(int8_t* p, Int a) {  // their lowest
+    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+}
 inline Float to_float(Int a) {
     return detail::each([&](int i) { return static_cast<float>(a.v[i]); });
 }
@@ -130,13 +139,12 @@ inline Int add_dots(Int acc, Int w, int32_t x) {
             acc.v[i] += static_cast<uint8_t>(w.v[i] >> byte) * static_cast<int8_t>(x >> byte);
     return acc;
 }
-inline Int add_256(Int a, Int b) {  // a + 256 * b
-    for (int i = 0; i < kLanes; ++i) a.v[i] += 256 * b.v[i];
+inline Int add(Int a, Int b) {
+    for (int i = 0; i < kLanes; ++i) a.v[i] += b.v[i];
     return a;
 }
-template <int kByte>
-inline Int byte_of(Int a) {  // of each lane; 0 is the lowest
-    for (int32_t& x : a.v) x = x >> (8 * kByte) & 0xff;
+inline Int add_256(Int a, Int b) {  // a + 256 * b
+    for (int i = 0; i < kLanes; ++i) a.v[i] += 256 * b.v[i];
     return a;
 }
 // Without a subnormal float32 on the way: kernels take those for zero.

@@ -249,6 +249,15 @@ inline __m512i emulated_srli_epi16(__m512i a, unsigned count) {
     const emulated::Halves x(a);
     return emulated::each_half([&](int i) { return count > 15 ? 0u : static_cast<unsigned>(x[i]) >> count; });
 }
+inline __m512 emulated_permute_ps(__m512 a, int places) {  // within four lanes
+    return emulated::each([&](int i) { return a[i / 4 * 4 + (places >> i % 4 * 2 & 3)]; });
+}
+inline __m512 emulated_shuffle_f32x4(__m512 a, __m512 b, int places) {  // two fours of each
+    return emulated::each([&](int i) { return (i < 8 ? a : b)[(places >> i / 4 * 2 & 3) * 4 + i % 4]; });
+}
+inline __m512 emulated_mask_sub_ps(__m512 other, __mmask16 mask, __m512 a, __m512 b) {
+    return emulated::each([&](int i) { return mask >> i & 1 ? a[i] - b[i] : other[i]; });
+}
 inline __m512 emulated_permutexvar_ps(__m512i places, __m512 a) {
     const emulated::Words at(places);
     return emulated::each([&](int i) { return a[at[i] & 15]; });
@@ -317,6 +326,14 @@ inline __m256i emulated_cvtepi32_epi16(__m512i a) {
     std::memcpy(&v, r, sizeof v);
     return v;
 }
+inline __m128i emulated_cvtepi32_epi8(__m512i a) {
+    const emulated::Words x(a);
+    uint8_t r[16];
+    for (int i = 0; i < 16; ++i) r[i] = static_cast<uint8_t>(x[i]);
+    __m128i v;
+    std::memcpy(&v, r, sizeof v);
+    return v;
+}
 inline __m256 emulated_extractf32x8_ps(__m512 a, int half) {
     __m256 v;
     std::memcpy(&v, reinterpret_cast<const char*>(&a) + (half & 1) * sizeof v, sizeof v);
@@ -376,6 +393,17 @@ inline void multiply_tiles(Tile& sums, const Tile& a, const Tile& b) {
         }
 }
 
+// TDPBUSD's like for signed bytes of a and unsigned ones of b: TDPBSUD.
+inline void multiply_byte_tiles(Tile& sums, const Tile& a, const Tile& b) {
+    if (a.row_bytes / 4 != b.rows || a.rows != sums.rows || b.row_bytes != sums.row_bytes) __builtin_trap();
+    for (int m = 0; m < sums.rows; ++m)
+        for (int n = 0; n < sums.row_bytes / 4; ++n)
+            for (int k = 0; k < b.rows; ++k)
+                for (int byte = 0; byte < 32; byte += 8)
+                    sums.words[m][n] += static_cast<uint32_t>(static_cast<int8_t>(a.words[m][k] >> byte) *
+                                                              static_cast<uint8_t>(b.words[k][n] >> byte));
+}
+
 }  // namespace emulated
 
 inline void emulated_tile_loadconfig(const void* shapes) {  // palette, first row, 14 bytes, then sizes
@@ -403,10 +431,16 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
     emulated::multiply_tiles(emulated::tiles[sums], emulated::tiles[a], emulated::tiles[b]);
 }
 
+inline void emulated_tile_dpbsud(int sums, int a, int b) {
+    emulated::multiply_byte_tiles(emulated::tiles[sums], emulated::tiles[a], emulated::tiles[b]);
+}
+
 }  // namespace
 
 // Some are macros in the compiler's own header when it does not optimise.
 #undef _mm512_cmp_ps_mask
+#undef _mm512_permute_ps
+#undef _mm512_shuffle_f32x4
 #undef _mm512_extractf32x8_ps
 #undef _mm512_roundscale_ps
 #undef _mm512_slli_epi32
@@ -417,6 +451,7 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #undef _mm512_srli_epi16
 #undef _mm512_srli_epi32
 #undef _tile_dpbf16ps
+#undef _tile_dpbsud
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
@@ -431,6 +466,7 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_castsi512_ps emulated_castsi512_ps
 #define _mm512_cmp_ps_mask emulated_cmp_ps_mask
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
+#define _mm512_cvtepi32_epi8 emulated_cvtepi32_epi8
 #define _mm512_cvtepi32_ps emulated_cvtepi32_ps
 #define _mm512_cvtepi8_epi16 emulated_cvtepi8_epi16
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
@@ -447,12 +483,14 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_madd_epi16 emulated_madd_epi16
 #define _mm512_mask_blend_ps emulated_mask_blend_ps
 #define _mm512_mask_mov_epi32 emulated_mask_mov_epi32
+#define _mm512_mask_sub_ps emulated_mask_sub_ps
 #define _mm512_max_ps emulated_max_ps
 #define _mm512_min_epu16 emulated_min_epu16
 #define _mm512_min_ps emulated_min_ps
 #define _mm512_mul_ps emulated_mul_ps
 #define _mm512_or_si512 emulated_or_si512
 #define _mm512_permutexvar_epi16 emulated_permutexvar_epi16
+#define _mm512_permute_ps emulated_permute_ps
 #define _mm512_permutexvar_ps emulated_permutexvar_ps
 #define _mm512_roundscale_ps emulated_roundscale_ps
 #define _mm512_set1_epi32 emulated_set1_epi32
@@ -463,6 +501,7 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_setzero_ps emulated_setzero_ps
 #define _mm512_setzero_si512 emulated_setzero_si512
 #define _mm512_shuffle_epi8 emulated_shuffle_epi8
+#define _mm512_shuffle_f32x4 emulated_shuffle_f32x4
 #define _mm512_slli_epi16 emulated_slli_epi16
 #define _mm512_slli_epi32 emulated_slli_epi32
 #define _mm512_srai_epi32 emulated_srai_epi32
@@ -474,6 +513,7 @@ inline void emulated_tile_dpbf16ps(int sums, int a, int b) {
 #define _mm512_sub_epi8 emulated_sub_epi8
 #define _mm512_sub_ps emulated_sub_ps
 #define _tile_dpbf16ps emulated_tile_dpbf16ps
+#define _tile_dpbsud emulated_tile_dpbsud
 #define _tile_loadconfig emulated_tile_loadconfig
 #define _tile_loadd emulated_tile_loadd
 #define _tile_release emulated_tile_release

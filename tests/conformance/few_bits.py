@@ -54,3 +54,36 @@ def rounded_rows(x: Float32, group: int, activations: str = "int8") -> NDArray[n
     most = np.abs(by_group).max(axis=2, keepdims=True)
     factors = np.divide(steps, most, out=np.zeros_like(most), where=most > 0)
     return (np.rint(by_group * factors) * (most / steps).astype(np.float64)).reshape(x.shape)
+
+
+def mixed(x: Float32) -> NDArray[np.float64]:
+    """Each row times the orthogonal matrix of csrc/kernels/hadamard.h: signs, then a Hadamard matrix for each block of
+    a power of two inputs, then cosines for the blocks."""
+    width = x.shape[1]
+    block = width & -width
+    hadamard = np.ones((1, 1))
+    while len(hadamard) < block:
+        hadamard = np.kron([[1, 1], [1, -1]], hadamard)
+    by_block = (x * _signs(width)).reshape(len(x), width // block, block) @ hadamard / np.sqrt(block)
+    count = width // block
+    if count <= 63:
+        place = np.arange(count)
+        cosines = np.sqrt(2 / count) * np.cos(np.pi * place[:, None] * (2 * place + 1) / (2 * count))
+        cosines[0] /= np.sqrt(2)
+        by_block = np.einsum("ji,rib->rjb", cosines, by_block)
+    return by_block.reshape(x.shape)
+
+
+def _signs(width: int) -> NDArray[np.float64]:
+    state, signs = 1, []
+    for _ in range(512):
+        state = (state * 1664525 + 1013904223) % 2**32
+        signs.append(-1.0 if state >= 2**31 else 1.0)
+    return np.resize(signs, width)
+
+
+def rounded_to_bytes(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row to the nearest of 127 steps up to its largest."""
+    most = np.abs(x).max(axis=1, keepdims=True)
+    factors = np.divide(127, most, out=np.zeros_like(most), where=most > 0)
+    return np.rint(x * factors) * most / 127

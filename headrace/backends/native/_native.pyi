@@ -16,6 +16,8 @@ EXPANDED_PANELS: int = 4
 
 FEW_ROWS: int = 3
 
+MAX_MIXED: int = 65536
+
 SPLIT: int = 256
 
 MAX_HEAD_DIM: int = 256
@@ -35,6 +37,9 @@ def has_tiles(name: str) -> bool:
     """
     Whether these kernels multiply bfloat16 on tiles, beside which nothing else is worth it.
     """
+
+def mixed_row_bytes(width: int) -> int:
+    """Of a row that is mixed and rounded, with what is behind its quants."""
 
 def max_partials(max_model_len: int, num_threads: int) -> int:
     """Places for partial results of attention that a step may need."""
@@ -109,7 +114,8 @@ class Populator:
 class Matrix:
     def __init__(self, panels: int, bias: int, out: int, in_: int, type: Type, group: int = 0, zero: int = 0, wide_scales: bool = False, product: Type = Type.uint8, row_bytes: int = 1) -> None:
         """
-        The last five are of a matrix of few bits: inputs that share a scale, the quant that stands for 0 or -1
+        The last five are of a matrix of few bits: inputs that share a scale (all of them: they are mixed,
+        kernels/hadamard.h), the quant that stands for 0 or -1
         where groups have minimums, whether scales are float32 and not float16, and what products are made of:
         uint8 for rows that are rounded to integers of so many bytes, else numbers that quants become.
         """
@@ -122,6 +128,9 @@ class Matrix:
 
     @property
     def type(self) -> Type: ...
+
+    @property
+    def is_mixed(self) -> bool: ...
 
     @property
     def product(self) -> Type: ...
@@ -177,6 +186,8 @@ class Tape:
     def linear(self, *, rows: Rows, x: int, x_stride: int, x_type: Type, w: Matrix, residual: int, residual_stride: int, out: int, out_stride: int) -> None: ...
 
     def gated(self, *, rows: Rows, x: int, x_stride: int, x_type: Type, w: Matrix, activation: Activation, out: int, out_stride: int, out_type: Type) -> None: ...
+
+    def mix(self, *, rows: Rows, x: int, x_stride: int, width: int, out: int, out_stride: int) -> None: ...
 
     def rope(self, *, rows: Rows, x: int, x_stride: int, rotation: Rotation, num_heads: int, out: int, out_stride: int) -> None: ...
 

@@ -22,7 +22,7 @@ from headrace.model.ops import Activation, AttentionSpec, Ops, Step, StepInputs,
 
 Float32 = NDArray[np.float32]
 
-BFLOAT16 = native.Type.bfloat16
+BFLOAT16, INT8 = native.Type.bfloat16, native.Type.int8
 # Ops that can write bfloat16, if that is how their result is multiplied.
 _ROUNDING = {"norm", "attention", "gated", "scale"}
 _PRODUCTS = {"linear", "gated"}
@@ -46,22 +46,30 @@ class Capacity:
 def choose_types(entries: Sequence[Entry], *, rounds_rows: bool) -> list[Entry]:
     """Decide which values are bfloat16: those that are only multiplied by bfloat16 matrices, where kernels want that.
 
-    A product whose rows come from elsewhere gets an op in front that rounds them. Returns the entries with those.
+    A product whose rows come from elsewhere gets an op in front that rounds them, and so does one whose matrix has its
+    inputs mixed. Returns the entries with those.
     """
-    if not rounds_rows:
-        return list(entries)
     uses = _Uses(entries)
     result: list[Entry] = []
+    ready: dict[tuple[View, native.Type], View] = {}  # several pieces of a matrix are multiplied by the same rows
+
+    def put_in_front(entry: Entry, op: str, type: native.Type, width: int, **arguments: float) -> None:
+        x = entry.reads["x"]
+        if (x, type) not in ready:
+            rounded = Value(x.rows, width, type)
+            result.append(Entry(op, {"x": x}, rounded, {"rows": x.rows, "width": x.width} | arguments))
+            ready[x, type] = View(rounded, 0, x.width)
+        entry.reads["x"] = ready[x, type]
+
     for entry in entries:
-        if entry.out is not None and uses.is_rounded(entry.out):
+        if rounds_rows and entry.out is not None and uses.is_rounded(entry.out):
             entry.out.type = BFLOAT16
-        if "x" in entry.reads and _is_multiplied(entry, "x"):
+        if entry.op in _PRODUCTS:
             x = entry.reads["x"]
-            if x.value.type != BFLOAT16:
-                rounded = Value(x.rows, x.width, BFLOAT16)
-                arguments = {"rows": x.rows, "factor": 1.0, "softcap": 0.0, "width": x.width}
-                result.append(Entry("scale", {"x": x}, rounded, arguments))
-                entry.reads["x"] = View(rounded, 0, x.width)
+            if entry.arguments["w"].is_mixed:
+                put_in_front(entry, "mix", INT8, native.mixed_row_bytes(x.width))
+            elif rounds_rows and _is_multiplied(entry, "x") and x.value.type != BFLOAT16:
+                put_in_front(entry, "scale", BFLOAT16, x.width, factor=1.0, softcap=0.0)
         result.append(entry)
     return result
 
@@ -111,7 +119,7 @@ def stride_of(value: Value) -> int:
 
 
 def _element_size(value: Value) -> int:
-    return 2 if value.type == BFLOAT16 else 4
+    return {BFLOAT16: 2, INT8: 1}.get(value.type, 4)
 
 
 class Buffers:

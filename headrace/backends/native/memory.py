@@ -25,11 +25,12 @@ LOGIT_ROWS = 64  # whose logits are computed at a time: no array of all samples 
 
 
 ROUNDED_ROWS = native.Type.uint8  # as what groups are multiplied: rows are rounded to integers
+ALL_INPUTS = -1  # are a group
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a matrix is packed. `group` 0: every weight is a number of its own."""
+    """How a matrix is packed. `group` inputs share a scale; 0: every weight is a number of its own."""
 
     type: native.Type
     group: int = 0
@@ -40,8 +41,9 @@ class Kind:
     row_bytes: int = 1  # that rows are rounded to
 
     def matrix(self, out: int, width: int, address: int = 0, bias: int = 0) -> native.Matrix:
+        group = width if self.group == ALL_INPUTS else self.group
         return native.Matrix(
-            address, bias, out, width, self.type, self.group, self.zero, self.wide_scales, self.product, self.row_bytes
+            address, bias, out, width, self.type, group, self.zero, self.wide_scales, self.product, self.row_bytes
         )
 
 
@@ -49,6 +51,9 @@ QUANTIZED = {
     "int8": Kind(native.Type.uint8, GROUP, zero=128, wide_scales=True, bits=8),
     "int4": Kind(native.Type.uint4, GROUP, zero=-1, wide_scales=True, bits=4),
 }
+
+# All inputs of an output have one scale, and are mixed (csrc/kernels/hadamard.h).
+MIXED = Kind(native.Type.uint8, ALL_INPUTS, zero=128, wide_scales=True)
 
 # What the extension itself reads, by the word of the checkpoint.
 _STORED = {"F32": native.Stored.float32, "BF16": native.Stored.bfloat16, "F16": native.Stored.float16} | {
@@ -172,11 +177,10 @@ class NativeMemory:
     def _kind_of(self, dtype: str, width: int) -> Kind:
         """What parts of this stored type are packed as."""
         if self._quantization in QUANTIZED and width % GROUP == 0:
-            kind = QUANTIZED[self._quantization]
-            if kind.bits == 8 and self._activation_quantization in ("auto", "none"):
-                # One scale for an output is as exact here as many, and its products are the quickest.
-                return replace(kind, group=width, product=self.type)
-            return self._with_product(kind)
+            is_wide = GROUP < width <= native.MAX_MIXED
+            if self._quantization == "int8" and self._activation_quantization in ("auto", "int8") and is_wide:
+                return MIXED
+            return self._with_product(QUANTIZED[self._quantization])
         stored = BLOCK_FORMATS.get(dtype)
         if self._quantization != "stored" or stored is None:
             return Kind(self.type)
@@ -308,7 +312,7 @@ def _pack(
 ) -> None:
     """Put the tensor's rows into the matrix, from row `first` on."""
     num_rows, width = part.shape
-    if not kind.group:
+    if kind.group in (0, ALL_INPUTS):
         stored = _STORED.get(part.dtype)
         if stored is None:
             raise unreadable(part)
