@@ -111,12 +111,16 @@ HEADRACE_SHARED void add_blocks(const float* x, int64_t block, int64_t count, co
     for (int j = 0; j < kOutputs; ++j) out[j] = sums[j];
 }
 
-// The blocks times the cosines, or with kBack times the inverse of these.
+// The blocks times the cosines, or with kBack times the inverse of these. Returns the largest of each lane.
 template <bool kBack>
-inline void mix_across(float* x, int64_t width) {
+inline Float mix_across(float* x, int64_t width) {
     constexpr int kOutputs = 9;
     const int64_t block = mixed_block(width), count = width / block;
-    if (count == 1 || count > kMaxMixedBlocks) return;
+    Float peaks = broadcast(0.0f);
+    if (count == 1 || count > kMaxMixedBlocks) {
+        for (int64_t i = 0; i < width; i += kLanes) peaks = max(peaks, abs(load(x + i)));
+        return peaks;
+    }
     const float* cosines = cosine_matrix(count);
     const int64_t row_step = kBack ? 1 : count, step = kBack ? count : 1;
     for (int64_t i = 0; i < block; i += kLanes) {
@@ -126,8 +130,12 @@ inline void mix_across(float* x, int64_t width) {
             add_blocks<kOutputs>(x + i, block, count, cosines + to * row_step, row_step, step, mixed + to);
         for (; to + 3 <= count; to += 3) add_blocks<3>(x + i, block, count, cosines + to * row_step, row_step, step, mixed + to);
         for (; to < count; ++to) add_blocks<1>(x + i, block, count, cosines + to * row_step, row_step, step, mixed + to);
-        for (to = 0; to < count; ++to) store(x + to * block + i, mixed[to]);
+        for (to = 0; to < count; ++to) {
+            store(x + to * block + i, mixed[to]);
+            peaks = max(peaks, abs(mixed[to]));
+        }
     }
+    return peaks;
 }
 
 // Inputs as they were, of what round_mixed has mixed.
@@ -144,13 +152,7 @@ inline void unmix(float* x, int64_t width) {
 // Mixed and rounded: an input is scale * quant. `total` is the sum of the quants, `room` is for `width` numbers.
 inline void round_mixed(const float* x, int64_t width, float* room, int8_t* quants, float* scale, int32_t* total) {
     mix_blocks<true>(x, width, room);
-    mix_across<false>(room, width);
-    Float peaks = broadcast(0.0f);
-    for (int64_t i = 0; i < width; i += kLanes) {
-        const Float part = load(room + i);
-        peaks = max(peaks, max(part, broadcast(0.0f) - part));
-    }
-    const float most = max(peaks), factor = most > 0.0f ? 127.0f / most : 0.0f;
+    const float most = max(mix_across<false>(room, width)), factor = most > 0.0f ? 127.0f / most : 0.0f;
     Int sums = broadcast_int(0);
     for (int64_t i = 0; i < width; i += kLanes) {
         const Int part = to_int(load(room + i) * broadcast(factor));

@@ -30,6 +30,7 @@ inline Float operator-(Float a, Float b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Float operator*(Float a, Float b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Float operator/(Float a, Float b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Float fma(Float a, Float b, Float c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Float abs(Float a) { return {_mm512_abs_ps(a.v)}; }
 inline Float max(Float a, Float b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Float min(Float a, Float b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Float round(Float a) {
@@ -61,13 +62,14 @@ inline float max(Float a) {
 // Lanes i and i + kDistance become their sum and their difference.
 template <int kDistance>
 inline Float butterfly(Float a) {
-    constexpr __mmask16 kSecond = kDistance == 1 ? 0xaaaa : kDistance == 2 ? 0xcccc : kDistance == 4 ? 0xf0f0 : 0xff00;
+    constexpr unsigned kSecond = kDistance == 1 ? 0xaaaa : kDistance == 2 ? 0xcccc : kDistance == 4 ? 0xf0f0 : 0xff00;
+    const __m512 signs = _mm512_mask_blend_ps(kSecond, _mm512_set1_ps(1.0f), _mm512_set1_ps(-1.0f));
     __m512 other;
     if constexpr (kDistance == 1) other = _mm512_permute_ps(a.v, 0xb1);
     else if constexpr (kDistance == 2) other = _mm512_permute_ps(a.v, 0x4e);
     else if constexpr (kDistance == 4) other = _mm512_shuffle_f32x4(a.v, a.v, 0xb1);
     else other = _mm512_shuffle_f32x4(a.v, a.v, 0x4e);
-    return {_mm512_mask_sub_ps(_mm512_add_ps(other, a.v), kSecond, other, a.v)};
+    return {_mm512_fmadd_ps(a.v, signs, other)};
 }
 
 // ---- integers, for weights of few bits ----

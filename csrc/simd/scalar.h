@@ -63,6 +63,9 @@ inline Float operator/(Float a, Float b) {
 inline Float fma(Float a, Float b, Float c) {
     return detail::each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
 }
+inline Float abs(Float a) {
+    return detail::each([&](int i) { return __builtin_fabsf(a.v[i]); });
+}
 inline Float max(Float a, Float b) {
     return detail::each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
