@@ -107,7 +107,7 @@ struct NormArgs {
     int64_t residual_stride;
     void* out;
     int64_t out_stride;
-    Type out_type;
+    Type out_type;  // int8: mixed and rounded, as by an op of MixArgs
 };
 
 // Rows as matrices whose inputs are mixed want them: mixed too, and rounded to bytes (MixedRow).

@@ -19,11 +19,11 @@ struct Kernels {
     void (*attention)(const AttentionArgs&, const Step&, int64_t tile, const AttentionScratch&);
     // Rows first to last:
     void (*embed)(const EmbedArgs&, const Step&, int64_t first, int64_t last);
-    void (*norm)(const NormArgs&, const Step&, int64_t first, int64_t last);
+    void (*norm)(const NormArgs&, const Step&, int64_t first, int64_t last, float* room);  // for a row that is mixed
     void (*rope)(const RopeArgs&, const Step&, int64_t first, int64_t last);
     void (*kv_write)(const KVWriteArgs&, const Step&, int64_t first, int64_t last);
     void (*scale)(const ScaleArgs&, const Step&, int64_t first, int64_t last);
-    void (*mix)(const MixArgs&, const Step&, int64_t first, int64_t last, float* room);  // for `width` numbers
+    void (*mix)(const MixArgs&, const Step&, int64_t first, int64_t last, float* room);
     void (*sample)(const SampleRow&, const SampleScratch&);
 
     // kernels/hadamard.h, for packing. Bits are the same with every instruction set.

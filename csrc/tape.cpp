@@ -64,7 +64,9 @@ void Tape::append(const Op& op) {
     if (num_phases() == Pool::kMaxPhases) throw std::length_error("the model has more ops than a tape can hold");
     if (const auto* attention = std::get_if<AttentionArgs>(&op)) prepare_scratch(*attention);
     if (const auto* sample = std::get_if<SampleArgs>(&op)) prepare_scratch(*sample);
-    if (const auto* mix = std::get_if<MixArgs>(&op)) prepare_scratch(*mix);
+    if (const auto* mix = std::get_if<MixArgs>(&op)) prepare_room(mix->width);
+    if (const auto* norm = std::get_if<NormArgs>(&op); norm && norm->out_type == Type::int8)
+        prepare_room(norm->runs * norm->width);
     if (const auto* linear = std::get_if<LinearArgs>(&op)) prepare_scratch(linear->w);
     if (const auto* gated = std::get_if<GatedArgs>(&op)) prepare_scratch(gated->w);
     ops_.push_back(op);
@@ -105,11 +107,11 @@ void Tape::prepare_scratch(const SampleArgs& args) {
     }
 }
 
-void Tape::prepare_scratch(const MixArgs& args) {
-    const auto size = static_cast<size_t>(args.width) * sizeof(float);
-    if (!mix_memory_.empty() && size <= mix_memory_.front().size()) return;
-    mix_memory_.clear();
-    for (int thread = 0; thread < pool_.num_threads(); ++thread) mix_memory_.emplace_back(size);
+void Tape::prepare_room(int64_t width) {
+    const auto size = static_cast<size_t>(width) * sizeof(float);
+    if (!rooms_.empty() && size <= rooms_.front().size()) return;
+    rooms_.clear();
+    for (int thread = 0; thread < pool_.num_threads(); ++thread) rooms_.emplace_back(size);
 }
 
 void Tape::prepare_scratch(const Matrix& w) {
@@ -199,6 +201,7 @@ Tape::Cut Tape::cut(const Op& op) const {
 void Tape::compute(int64_t phase, int64_t tile, int thread) {
     const Cut& cut = cuts_[phase];
     const int64_t first = tile * cut.rows, last = std::min(first + cut.rows, cut.num_rows);
+    auto* room = rooms_.empty() ? nullptr : static_cast<float*>(rooms_[thread].data());
     // Choosing tokens compares every float as what it is.
     const DenormalsAreZero unless_sampling(!std::holds_alternative<SampleArgs>(ops_[phase]));
     std::visit(Overloaded{
@@ -206,10 +209,8 @@ void Tape::compute(int64_t phase, int64_t tile, int thread) {
                    [&](const GatedArgs& args) { kernels_.gated(args, step_, cut.grid, tile, scratch_of(phase, thread)); },
                    [&](const AttentionArgs& args) { kernels_.attention(args, step_, tile, scratch_[thread]); },
                    [&](const EmbedArgs& args) { kernels_.embed(args, step_, first, last); },
-                   [&](const MixArgs& args) {
-                       kernels_.mix(args, step_, first, last, static_cast<float*>(mix_memory_[thread].data()));
-                   },
-                   [&](const NormArgs& args) { kernels_.norm(args, step_, first, last); },
+                   [&](const MixArgs& args) { kernels_.mix(args, step_, first, last, room); },
+                   [&](const NormArgs& args) { kernels_.norm(args, step_, first, last, room); },
                    [&](const RopeArgs& args) { kernels_.rope(args, step_, first, last); },
                    [&](const KVWriteArgs& args) { kernels_.kv_write(args, step_, first, last); },
                    [&](const ScaleArgs& args) { kernels_.scale(args, step_, first, last); },

@@ -54,7 +54,7 @@ class Tape final : public Job {
     Cut cut(const Op& op) const;
     void prepare_scratch(const AttentionArgs& args);
     void prepare_scratch(const SampleArgs& args);
-    void prepare_scratch(const MixArgs& args);
+    void prepare_room(int64_t width);
     void prepare_scratch(const Matrix& w);
     GroupScratch* scratch_of(int64_t phase, int thread);
 
@@ -76,7 +76,7 @@ class Tape final : public Job {
     std::vector<int64_t> row_phases_;  // the op whose rows are in it
     std::vector<Buffer> sample_memory_;  // one for each thread
     std::vector<SampleScratch> sample_scratch_;
-    std::vector<Buffer> mix_memory_;  // one for each thread, for a row
+    std::vector<Buffer> rooms_;  // one for each thread, for a row that is mixed
 };
 
 }  // namespace headrace

@@ -4,8 +4,8 @@
 // that is orthogonal: products stay what they are, and inputs become of one size. Source: Ashkboos et al., QuaRot, 2024,
 // arXiv:2404.00456.
 //
-// A row is mixed by itself, with no product fused to an addition, and what follows is integers: bits depend on nothing but the
-// row and the matrix, neither on what is computed together nor on the instruction set.
+// A row is mixed by itself, the same way with every instruction set, and what follows is integers: bits depend on nothing but
+// the row and the matrix, neither on what is computed together nor on the instruction set.
 #pragma once
 
 #include "../args.h"
@@ -105,7 +105,7 @@ HEADRACE_SHARED void add_blocks(const float* x, int64_t block, int64_t count, co
     for (int64_t i = 0; i < count; ++i) {
         const Float part = load(x + i * block);
 #pragma GCC unroll 16
-        for (int j = 0; j < kOutputs; ++j) sums[j] = sums[j] + part * broadcast(cosines[j * row_step + i * step]);
+        for (int j = 0; j < kOutputs; ++j) sums[j] = fused(part, broadcast(cosines[j * row_step + i * step]), sums[j]);
     }
 #pragma GCC unroll 16
     for (int j = 0; j < kOutputs; ++j) out[j] = sums[j];
@@ -166,13 +166,16 @@ inline void round_mixed(const float* x, int64_t width, float* room, int8_t* quan
     *scale = most / 127.0f * mixing_factor(width);
 }
 
+// x becomes a row that a matrix of mixed inputs is multiplied by. `room` may be x.
+inline void mix_row(const float* x, int64_t width, float* room, int8_t* out) {
+    const MixedRow mixed(out, width);
+    round_mixed(x, width, room, out, mixed.scale, mixed.total);
+    __builtin_memset(out + width, 0, mixed_row_bytes(width) - width);
+}
+
 inline void mix(const MixArgs& args, const Step&, int64_t first_row, int64_t last_row, float* room) {
-    for (int64_t row = first_row; row < last_row; ++row) {
-        int8_t* out = args.out + row * args.out_stride;
-        const MixedRow mixed(out, args.width);
-        round_mixed(args.x + row * args.x_stride, args.width, room, out, mixed.scale, mixed.total);
-        __builtin_memset(out + args.width, 0, mixed_row_bytes(args.width) - args.width);
-    }
+    for (int64_t row = first_row; row < last_row; ++row)
+        mix_row(args.x + row * args.x_stride, args.width, room, args.out + row * args.out_stride);
 }
 
 // ---- products ----

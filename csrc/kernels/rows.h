@@ -64,14 +64,22 @@ inline void norm_run(const NormArgs& args, const float* x, const float* residual
     }
 }
 
-inline void norm(const NormArgs& args, const Step&, int64_t first_row, int64_t last_row) {
-    for (int64_t row = first_row; row < last_row; ++row)
+inline void norm(const NormArgs& args, const Step&, int64_t first_row, int64_t last_row, float* room) {
+    NormArgs to = args;
+    const bool is_mixed = args.out_type == Type::int8;
+    if (is_mixed) {
+        to.out = room;
+        to.out_stride = 0;
+        to.out_type = Type::float32;
+    }
+    for (int64_t row = first_row; row < last_row; ++row) {
         for (int64_t run = 0; run < args.runs; ++run) {
             const int64_t at = run * args.width;
-            norm_run(args, args.x + row * args.x_stride + at,
-                     args.residual ? args.residual + row * args.residual_stride + at : nullptr,
-                     row * args.out_stride + at);
+            norm_run(to, args.x + row * args.x_stride + at,
+                     args.residual ? args.residual + row * args.residual_stride + at : nullptr, row * to.out_stride + at);
         }
+        if (is_mixed) mix_row(room, args.runs * args.width, room, static_cast<int8_t*>(args.out) + row * args.out_stride);
+    }
 }
 
 // One head [dim], in halves: (a, b) becomes (a cos - b sin, b cos + a sin). `out` may be `x`.

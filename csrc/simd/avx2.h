@@ -30,6 +30,7 @@ inline Float operator-(Float a, Float b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline Float operator*(Float a, Float b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline Float operator/(Float a, Float b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline Float fma(Float a, Float b, Float c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }  // a * b + c
+inline Float fused(Float a, Float b, Float c) { return fma(a, b, c); }  // with every instruction set
 inline Float abs(Float a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 inline Float max(Float a, Float b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline Float min(Float a, Float b) { return {_mm256_min_ps(a.v, b.v)}; }

@@ -30,6 +30,7 @@ inline Float operator-(Float a, Float b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Float operator*(Float a, Float b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Float operator/(Float a, Float b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Float fma(Float a, Float b, Float c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Float fused(Float a, Float b, Float c) { return fma(a, b, c); }  // with every instruction set
 inline Float abs(Float a) { return {_mm512_abs_ps(a.v)}; }
 inline Float max(Float a, Float b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Float min(Float a, Float b) { return {_mm512_min_ps(a.v, b.v)}; }

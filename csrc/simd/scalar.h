@@ -63,6 +63,9 @@ inline Float operator/(Float a, Float b) {
 inline Float fma(Float a, Float b, Float c) {
     return detail::each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
 }
+inline Float fused(Float a, Float b, Float c) {  // with every instruction set
+    return detail::each([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+}
 inline Float abs(Float a) {
     return detail::each([&](int i) { return __builtin_fabsf(a.v[i]); });
 }

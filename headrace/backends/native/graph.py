@@ -44,10 +44,11 @@ class Capacity:
 
 
 def choose_types(entries: Sequence[Entry], *, rounds_rows: bool) -> list[Entry]:
-    """Decide which values are bfloat16: those that are only multiplied by bfloat16 matrices, where kernels want that.
+    """Decide which values are bfloat16: those that are only multiplied by bfloat16 matrices, where kernels want that; and
+    which are mixed and rounded to bytes: norms that are only multiplied by matrices whose inputs are mixed.
 
-    A product whose rows come from elsewhere gets an op in front that rounds them, and so does one whose matrix has its
-    inputs mixed. Returns the entries with those.
+    A product whose rows come from elsewhere gets an op in front that makes them what it wants. Returns the entries with
+    those.
     """
     uses = _Uses(entries)
     result: list[Entry] = []
@@ -64,9 +65,11 @@ def choose_types(entries: Sequence[Entry], *, rounds_rows: bool) -> list[Entry]:
     for entry in entries:
         if rounds_rows and entry.out is not None and uses.is_rounded(entry.out):
             entry.out.type = BFLOAT16
+        if entry.op == "norm" and entry.out is not None and uses.is_only_mixed(entry.out):
+            entry.out.type, entry.out.width = INT8, native.mixed_row_bytes(entry.out.width)
         if entry.op in _PRODUCTS:
             x = entry.reads["x"]
-            if entry.arguments["w"].is_mixed:
+            if entry.arguments["w"].is_mixed and x.value.type != INT8:
                 put_in_front(entry, "mix", INT8, native.mixed_row_bytes(x.width))
             elif rounds_rows and _is_multiplied(entry, "x") and x.value.type != BFLOAT16:
                 put_in_front(entry, "scale", BFLOAT16, x.width, factor=1.0, softcap=0.0)
@@ -95,6 +98,16 @@ class _Uses:
         if producer.op == "take_rows":
             return self.is_rounded(producer.reads["x"].value)
         return producer.op in _ROUNDING and self._is_only_multiplied(value)
+
+    def is_only_mixed(self, value: Value) -> bool:
+        readers = self._readers.get(value, [])
+        return bool(readers) and all(
+            entry.op in _PRODUCTS
+            and name == "x"
+            and entry.reads[name] == View(value, 0, value.width)
+            and bool(entry.arguments["w"].is_mixed)
+            for entry, name in readers
+        )
 
     def _is_only_multiplied(self, value: Value) -> bool:
         readers = self._readers.get(value, [])
