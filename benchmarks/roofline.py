@@ -31,13 +31,20 @@ BLOCKS_OF_ROW = (PROMPT + 256) // BLOCK_SIZE
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, quantization: str = "none", activations: str = "auto", most_streams: int = 32) -> None:
         self.config = resolve(
-            EngineConfig(backend="native", dtype="bfloat16", max_model_len=PROMPT + 256, block_size=BLOCK_SIZE)
+            EngineConfig(
+                backend="native",
+                dtype="bfloat16",
+                quantization=quantization,
+                activation_quantization=activations,
+                max_model_len=PROMPT + 256,
+                block_size=BLOCK_SIZE,
+            )
         )
         self.worker = Worker(self.config)
         self.worker.load_model()
-        self.worker.initialize_kv_cache(32 * BLOCKS_OF_ROW)
+        self.worker.initialize_kv_cache(most_streams * BLOCKS_OF_ROW)
         self.backend = self.worker._backend
         self.pool, self.kernels = self.backend._pool, self.backend.instruction_set
         program = self.worker._program

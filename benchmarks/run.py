@@ -15,6 +15,7 @@ BENCHMARKS = {
     "startup": "serve, from the command to the first token, and where the time goes",
     "serving": "the demo model under load over HTTP: streams, arrivals, bursts, shared prefixes, chat",
     "roofline": "the native backend against what this machine can read and multiply",
+    "few_bits": "the demo model's matrices in few bits: steps, prefill, and the share of the bandwidth at one stream",
     "kv_cache": "attention by the type of the KV cache: bfloat16, int8, fp8",
     "numpy_backend": "steps of the demo model on the numpy backend: decode and prefill",
 }

@@ -8,6 +8,8 @@
 // the row and the matrix, neither on what is computed together nor on the instruction set.
 #pragma once
 
+#include <type_traits>
+
 #include "../args.h"
 #include "../mixing.h"
 #include "convert.h"
@@ -97,8 +99,8 @@ inline void mix_blocks(const float* x, int64_t width, float* out) {
 
 // out[j] = the sum over `count` vectors, of which x is the first, of cosines[j * row_step + i * step] times vector i.
 template <int kOutputs>
-HEADRACE_SHARED void add_blocks(const float* x, int64_t block, int64_t count, const float* cosines, int64_t row_step, int64_t step,
-                                Float* out) {
+HEADRACE_SHARED void add_blocks(const float* x, int64_t block, int64_t count, const float* cosines, int64_t row_step,
+                                int64_t step, Float* out) {
     Float sums[kOutputs];
 #pragma GCC unroll 16
     for (Float& sum : sums) sum = broadcast(0.0f);
@@ -114,7 +116,6 @@ HEADRACE_SHARED void add_blocks(const float* x, int64_t block, int64_t count, co
 // The blocks times the cosines, or with kBack times the inverse of these. Returns the largest of each lane.
 template <bool kBack>
 inline Float mix_across(float* x, int64_t width) {
-    constexpr int kOutputs = 9;
     const int64_t block = mixed_block(width), count = width / block;
     Float peaks = broadcast(0.0f);
     if (count == 1 || count > kMaxMixedBlocks) {
@@ -126,10 +127,14 @@ inline Float mix_across(float* x, int64_t width) {
     for (int64_t i = 0; i < block; i += kLanes) {
         Float mixed[kMaxMixedBlocks];
         int64_t to = 0;
-        for (; to + kOutputs <= count; to += kOutputs)
-            add_blocks<kOutputs>(x + i, block, count, cosines + to * row_step, row_step, step, mixed + to);
-        for (; to + 3 <= count; to += 3) add_blocks<3>(x + i, block, count, cosines + to * row_step, row_step, step, mixed + to);
-        for (; to < count; ++to) add_blocks<1>(x + i, block, count, cosines + to * row_step, row_step, step, mixed + to);
+        const auto add = [&](auto outputs) __attribute__((always_inline)) {
+            constexpr int kOutputs = decltype(outputs)::value;
+            for (; to + kOutputs <= count; to += kOutputs)
+                add_blocks<kOutputs>(x + i, block, count, cosines + to * row_step, row_step, step, mixed + to);
+        };
+        add(std::integral_constant<int, 9>());
+        add(std::integral_constant<int, 3>());
+        add(std::integral_constant<int, 1>());
         for (to = 0; to < count; ++to) {
             store(x + to * block + i, mixed[to]);
             peaks = max(peaks, abs(mixed[to]));
@@ -149,21 +154,25 @@ inline void unmix(float* x, int64_t width) {
 
 // ---- rows ----
 
-// Mixed and rounded: an input is scale * quant. `total` is the sum of the quants, `room` is for `width` numbers.
+// Mixed and rounded: an input is scale * quant. `total` is the sum of the quants, `room` is for `width` numbers. With an
+// input that is not finite the scale is NaN.
 inline void round_mixed(const float* x, int64_t width, float* room, int8_t* quants, float* scale, int32_t* total) {
     mix_blocks<true>(x, width, room);
     const float most = max(mix_across<false>(room, width)), factor = most > 0.0f ? 127.0f / most : 0.0f;
     Int sums = broadcast_int(0);
+    Float strange = broadcast(0.0f);
     for (int64_t i = 0; i < width; i += kLanes) {
-        const Int part = to_int(load(room + i) * broadcast(factor));
-        sums = add(sums, part);
-        store_bytes(quants + i, part);
+        const Float part = load(room + i);
+        strange = fma(part, broadcast(0.0f), strange);
+        const Int rounded = to_int(part * broadcast(factor));
+        sums = add(sums, rounded);
+        store_bytes(quants + i, rounded);
     }
     alignas(64) int32_t lanes[kLanes];
     store_int(lanes, sums);
     *total = 0;
     for (const int32_t lane : lanes) *total += lane;
-    *scale = most / 127.0f * mixing_factor(width);
+    *scale = most / 127.0f * mixing_factor(width) + sum(strange);
 }
 
 // x becomes a row that a matrix of mixed inputs is multiplied by. `room` may be x.

@@ -75,10 +75,10 @@ inline Int load_int(const uint32_t* p) { return {_mm256_loadu_si256(reinterpret_
 inline Int broadcast_int(int32_t x) { return {_mm256_set1_epi32(x)}; }
 inline void store_int(int32_t* p, Int a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
 inline void store_bytes(int8_t* p, Int a) {  // their lowest
-    const __m256i places = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
-    const __m256i bytes = _mm256_shuffle_epi8(a.v, places);
-    const int64_t both = static_cast<uint32_t>(_mm256_extract_epi32(bytes, 0)) | static_cast<int64_t>(_mm256_extract_epi32(bytes, 4)) << 32;
-    __builtin_memcpy(p, &both, sizeof both);
+    const __m128i places = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i first = _mm_shuffle_epi8(_mm256_castsi256_si128(a.v), places);
+    const __m128i second = _mm_shuffle_epi8(_mm256_extracti128_si256(a.v, 1), places);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_unpacklo_epi32(first, second));
 }
 inline Float to_float(Int a) { return {_mm256_cvtepi32_ps(a.v)}; }
 inline Int low_halves(Int a) { return {_mm256_and_si256(a.v, _mm256_set1_epi32(0x0f0f0f0f))}; }  // of each byte

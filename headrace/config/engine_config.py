@@ -68,9 +68,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     activation_quantization: Annotated[
         Literal["auto", "none", "int8", "int16"],
         Meta(
-            description="Rows that matrices of few bits are multiplied by. int8, int16: rounded to these, by groups or, "
-            "both in int8, as a whole; none: as they are; auto: int8 with --quantization int8, else none on processors "
-            "with AMX and int16 on others."
+            description="Rows that matrices of few bits are multiplied by. int8, int16: rounded to these, by groups, "
+            "or with --quantization int8 to int8 as a whole; none: as they are; auto: int8 with --quantization int8, "
+            "else none on processors with AMX and int16 on others."
         ),
     ] = "auto"
     num_threads: Annotated[

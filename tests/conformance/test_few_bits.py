@@ -268,6 +268,22 @@ def test_one_input_that_is_far_larger_than_the_others_leaves_them_their_steps(ma
     assert error < np.sqrt(np.mean((plain - exact) ** 2)) / 4
 
 
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_seen_in_what_it_is_multiplied_by_and_nowhere_else(make: Make, strange: float) -> None:
+    backend = make("int8", "auto")
+    values, x = random_values(40, 576), rows_of(33, 576)
+    weight = backend.memory.pack_matrix([stored(values)])
+    healthy = backend.ops.linear(x, weight)
+    x[20, 3] = strange
+    found = backend.ops.linear(x, weight)
+    assert np.isnan(found[20]).all()
+    assert np.array_equal(np.delete(found, 20, axis=0), np.delete(healthy, 20, axis=0))
+    values[11, 500] = strange
+    found = backend.ops.linear(x[:20], backend.memory.pack_matrix([stored(values)]))
+    assert np.isnan(found[:, 11]).all()
+    assert np.array_equal(np.delete(found, 11, axis=1), np.delete(healthy[:20], 11, axis=1))
+
+
 def test_an_embedding_whose_inputs_are_mixed(make: Make) -> None:
     values = random_values(100, 576)
     values[5] = 0

@@ -44,11 +44,10 @@ class Capacity:
 
 
 def choose_types(entries: Sequence[Entry], *, rounds_rows: bool) -> list[Entry]:
-    """Decide which values are bfloat16: those that are only multiplied by bfloat16 matrices, where kernels want that; and
-    which are mixed and rounded to bytes: norms that are only multiplied by matrices whose inputs are mixed.
+    """Decide which values are what products want. Bfloat16: those that are only multiplied by bfloat16 matrices, where
+    kernels want that. Mixed and rounded to bytes: norms that are only multiplied by matrices whose inputs are mixed.
 
-    A product whose rows come from elsewhere gets an op in front that makes them what it wants. Returns the entries with
-    those.
+    A product whose rows come from elsewhere gets an op in front that makes them so. Returns the entries with those.
     """
     uses = _Uses(entries)
     result: list[Entry] = []
