@@ -1,5 +1,5 @@
-"""Matrices of few bits beside bfloat16: milliseconds of a step by the number of streams, tokens a second of a prefill, and
-at what share of the bandwidth one stream's step reads matrices."""
+"""Matrices of few bits beside bfloat16: milliseconds of a step by the number of streams, tokens a second of a prefill,
+and at what share of the bandwidth one stream's step reads matrices."""
 
 from __future__ import annotations
 
