@@ -249,14 +249,14 @@ inline __m512i emulated_srli_epi16(__m512i a, unsigned count) {
     const emulated::Halves x(a);
     return emulated::each_half([&](int i) { return count > 15 ? 0u : static_cast<unsigned>(x[i]) >> count; });
 }
+inline __m512 emulated_abs_ps(__m512 a) {
+    return emulated::each([&](int i) { return __builtin_fabsf(a[i]); });
+}
 inline __m512 emulated_permute_ps(__m512 a, int places) {  // within four lanes
     return emulated::each([&](int i) { return a[i / 4 * 4 + (places >> i % 4 * 2 & 3)]; });
 }
 inline __m512 emulated_shuffle_f32x4(__m512 a, __m512 b, int places) {  // two fours of each
     return emulated::each([&](int i) { return (i < 8 ? a : b)[(places >> i / 4 * 2 & 3) * 4 + i % 4]; });
-}
-inline __m512 emulated_mask_sub_ps(__m512 other, __mmask16 mask, __m512 a, __m512 b) {
-    return emulated::each([&](int i) { return mask >> i & 1 ? a[i] - b[i] : other[i]; });
 }
 inline __m512 emulated_permutexvar_ps(__m512i places, __m512 a) {
     const emulated::Words at(places);
@@ -456,6 +456,7 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #undef _tile_stored
 #undef _tile_zero
 
+#define _mm512_abs_ps emulated_abs_ps
 #define _mm512_add_epi16 emulated_add_epi16
 #define _mm512_add_epi32 emulated_add_epi32
 #define _mm512_add_ps emulated_add_ps
@@ -483,7 +484,6 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #define _mm512_madd_epi16 emulated_madd_epi16
 #define _mm512_mask_blend_ps emulated_mask_blend_ps
 #define _mm512_mask_mov_epi32 emulated_mask_mov_epi32
-#define _mm512_mask_sub_ps emulated_mask_sub_ps
 #define _mm512_max_ps emulated_max_ps
 #define _mm512_min_epu16 emulated_min_epu16
 #define _mm512_min_ps emulated_min_ps
