@@ -44,6 +44,10 @@ struct Step {
 
     const AttentionItem* items = nullptr;
     int64_t num_items = 0;
+    // What a thread takes at a time: runs of units, which are an item and one of `run_heads` KV heads. Run r is units runs[r] to
+    // runs[r + 1] - 1.
+    const int64_t* runs = nullptr;
+    int64_t num_runs = 0, run_heads = 1;
 };
 
 // Which of a step's counts is an op's number of rows.

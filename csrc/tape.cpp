@@ -19,6 +19,11 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t tokens_of_item(int64_t group) { return std::max<int64_t>(1, kItemRows / group); }
 
+int64_t work_of(const Step& step, const AttentionItem& item) {
+    const int64_t seen = step.positions[item.first_token + item.num_tokens - 1] + 1;
+    return item.num_tokens * (item.split == kAllSplits ? seen : std::min<int64_t>(seen, kSplit));
+}
+
 }  // namespace
 
 void AttentionPlan::make(Step& step, int64_t group, int64_t num_kv_heads, int num_threads) {
@@ -45,13 +50,30 @@ void AttentionPlan::make(Step& step, int64_t group, int64_t num_kv_heads, int nu
         }
     }
     // The longest first, so that no thread begins one when the others have finished.
-    const auto work = [](const AttentionItem& item) {
-        return static_cast<int64_t>(item.num_tokens) * (item.split == kAllSplits ? item.num_splits : 1);
-    };
-    std::stable_sort(items_.begin(), items_.end(),
-                     [&](const AttentionItem& a, const AttentionItem& b) { return work(a) > work(b); });
+    std::stable_sort(items_.begin(), items_.end(), [&](const AttentionItem& a, const AttentionItem& b) {
+        return work_of(step, a) > work_of(step, b);
+    });
     step.items = items_.data();
     step.num_items = static_cast<int64_t>(items_.size());
+    divide(step, num_kv_heads, num_threads);
+    step.runs = runs_.data();
+    step.num_runs = static_cast<int64_t>(runs_.size()) - 1;
+    step.run_heads = num_kv_heads;
+}
+
+// A thread knows what it reads next within a run, so runs are long: half of what would be its share of all that is left. They
+// become shorter to the end, so that threads finish together.
+void AttentionPlan::divide(const Step& step, int64_t num_kv_heads, int num_threads) {
+    int64_t left = 0, of_run = 0;
+    for (const AttentionItem& item : items_) left += work_of(step, item) * num_kv_heads;
+    runs_.assign(1, 0);
+    for (int64_t unit = 0; unit < step.num_items * num_kv_heads; ++unit) {
+        of_run += work_of(step, items_[unit / num_kv_heads]);
+        if (of_run * 2 * num_threads < left) continue;
+        runs_.push_back(unit + 1);
+        left -= of_run;
+        of_run = 0;
+    }
 }
 
 int64_t AttentionPlan::max_partials(int64_t max_model_len, int num_threads) {
@@ -188,7 +210,7 @@ Tape::Cut Tape::cut(const Op& op) const {
         Overloaded{
             [&](const LinearArgs& args) { return product(num_rows(step_, args.rows), args.w, 1); },
             [&](const GatedArgs& args) { return product(num_rows(step_, args.rows), args.w, 2); },
-            [&](const AttentionArgs& args) { return Cut{step_.num_items * args.cache.num_kv_heads, {}, 0, 0}; },
+            [&](const AttentionArgs&) { return Cut{step_.num_runs, {}, 0, 0}; },
             [&](const EmbedArgs&) { return by_rows(step_.num_tokens); },
             [&](const KVWriteArgs&) { return by_rows(step_.num_tokens); },
             [&](const TakeRowsArgs&) { return by_rows(step_.num_samples); },

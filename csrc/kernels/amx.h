@@ -13,7 +13,7 @@ constexpr int64_t kTileWords = kTileInputs / 2 * kPanel;  // of weights: a stret
 constexpr int64_t kTileStride = kPanel * sizeof(uint32_t);
 
 // What LDTILECFG reads. Source: Intel, Software Developer's Manual, volume 1, chapter 18.
-struct alignas(64) TileShapes {
+struct alignas(64) TileConfiguration {
     uint8_t palette, first_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
@@ -22,21 +22,50 @@ struct alignas(64) TileShapes {
 // gcc does not know what the instructions on tiles read from memory: it must have been written by now.
 inline void finish_writes() { __asm__ volatile("" ::: "memory"); }
 
-// Sums are in tiles 0 to 3, rows and weights in the others: of up to 16 rows four panels are computed together, tile 4 has
-// the rows; of more, two panels, and tiles 4 and 5 have the rows.
-inline void shape_tiles(int64_t rows) {
-    TileShapes shapes = {};
-    shapes.palette = 1;
-    const auto first = static_cast<uint8_t>(rows < kTileRows ? rows : kTileRows);
-    const auto second = static_cast<uint8_t>(rows - first);
-    for (int tile = 0; tile < 8; ++tile) {
-        shapes.row_bytes[tile] = kTileStride;
-        shapes.rows[tile] = tile >= 5 ? kTileRows : first;
+// What tiles are, from when they are first used until they are not any more. Shaping them takes as long as ten products.
+//
+// Sums are in tiles 0 to 3. Of up to 16 rows four panels are computed together: tile 4 has rows of 64 bytes and tile 5 rows of
+// 32, the others weights: tile 6 for the first, tile 7 for the second. Of more rows two panels are: rows are in tiles 4 and 5,
+// weights in 6 and 7, all of them for rows of as many bytes as are asked for.
+class TileShapes {
+  public:
+    TileShapes() = default;
+    TileShapes(const TileShapes&) = delete;
+    TileShapes& operator=(const TileShapes&) = delete;
+    ~TileShapes() {
+        if (rows_) _tile_release();
+        finish_writes();
     }
-    if (second) shapes.rows[2] = shapes.rows[3] = shapes.rows[5] = second;
-    finish_writes();
-    _tile_loadconfig(&shapes);
-}
+
+    HEADRACE_SHARED void use(int64_t rows, int64_t row_bytes) {
+        if (rows == rows_ && (rows <= kTileRows || row_bytes == row_bytes_)) return;
+        load(rows, row_bytes);
+    }
+
+  private:
+    __attribute__((noinline)) void load(int64_t rows, int64_t row_bytes) {
+        rows_ = rows;
+        row_bytes_ = row_bytes;
+        TileConfiguration tiles = {};
+        tiles.palette = 1;
+        const auto shape = [&](int tile, int64_t count, int64_t bytes) {
+            tiles.rows[tile] = static_cast<uint8_t>(count);
+            tiles.row_bytes[tile] = static_cast<uint16_t>(bytes);
+        };
+        const auto bytes_to_rows = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(uint32_t)); };
+        const bool is_few = rows <= kTileRows;
+        const int64_t first = is_few ? rows : kTileRows, second = rows - first;
+        for (int tile = 0; tile < 4; ++tile) shape(tile, is_few || tile < 2 ? first : second, kTileStride);
+        shape(4, first, is_few ? kTileStride : row_bytes);
+        shape(5, is_few ? first : second, is_few ? kTileStride / 2 : row_bytes);
+        shape(6, bytes_to_rows(is_few ? kTileStride : row_bytes), kTileStride);
+        shape(7, bytes_to_rows(is_few ? kTileStride / 2 : row_bytes), kTileStride);
+        finish_writes();
+        _tile_loadconfig(&tiles);
+    }
+
+    int64_t rows_ = 0, row_bytes_ = 0;
+};
 
 inline void zero_sums() {
     _tile_zero(0);
@@ -45,148 +74,142 @@ inline void zero_sums() {
     _tile_zero(3);
 }
 
-// Of whole cache lines. Eight of them, which a group of values has, are copied without a call.
-HEADRACE_SHARED void copy_words(uint32_t* to, const uint32_t* from, int64_t words) {
-    if (words != kGroup / 2 * kPanel) {
-        __builtin_memcpy(to, from, words * sizeof(uint32_t));
-        return;
-    }
-#pragma GCC unroll 8
-    for (int64_t line = 0; line < kGroup / 2; ++line) store_pairs(to + line * kPanel, load_pairs(from + line * kPanel));
-}
-
-// Inputs k to k + 31 of a panel: where they lie, or put together in `copy`.
-inline const uint32_t* weight_tile(const PanelSource& w, int64_t panel, int64_t k, uint32_t* copy) {
-    const int64_t end = w.inputs - k < kTileInputs ? w.inputs : k + kTileInputs;
-    if (w.layout != Layout::values && end == k + kTileInputs) return w.at(0, panel) + k / 2 * kPanel;
-    uint32_t* to = copy;
-    for (int64_t input = k; input < end;) {
-        const int64_t within = input % w.chunk_inputs, left = w.chunk_inputs - within;
-        const int64_t count = end - input < left ? end - input : left, words = (count + 1) / 2 * kPanel;
-        copy_words(to, w.at(input / w.chunk_inputs, panel) + within / 2 * kPanel, words);
-        to += words;
-        input += count;
-    }
-    if (end % 2)  // nothing is known of the other half of the last words
-        for (uint32_t* word = to - kPanel; word < to; ++word) *word &= 0xffffu;
-    __builtin_memset(to, 0, (copy + kTileWords - to) * sizeof(uint32_t));
+// The first inputs of a tile of `words` words, filled up in `copy`.
+inline const uint32_t* fill_up(const uint32_t* from, int64_t inputs, int64_t words, uint32_t* copy) {
+    const int64_t count = (inputs + 1) / 2 * kPanel;
+    __builtin_memcpy(copy, from, count * sizeof(uint32_t));
+    if (inputs % 2)  // nothing is known of the other half of the last words
+        for (uint32_t* word = copy + count - kPanel; word < copy + count; ++word) *word &= 0xffffu;
+    __builtin_memset(copy + count, 0, (words - count) * sizeof(uint32_t));
     finish_writes();
     return copy;
 }
 
-// Some panels' tiles of weights, one after another. What is put together is put together a tile ahead: a tile can be loaded
-// only when what was written has arrived in the cache.
-template <int kPanels>
-struct WeightTiles {
+// Stretches of 32 inputs of a matrix, or of keys.
+struct PanelTiles {
+    static constexpr int64_t kInputs = kTileInputs, kWords = kTileWords;
+    static constexpr bool kIsGroup = false;
+
     const PanelSource& w;
-    const int64_t panel;
-    const uint32_t* starts[2][kPanels];
-    alignas(64) uint32_t copies[2][kPanels][kTileWords];
+    const int64_t first_panel;
 
-    WeightTiles(const PanelSource& w, int64_t panel) : w(w), panel(panel) { prepare(0); }
-
-    HEADRACE_SHARED void prepare(int64_t k) {
-        const int64_t place = k / kTileInputs % 2;
-        if (k < w.inputs)
-            for (int p = 0; p < kPanels; ++p) starts[place][p] = weight_tile(w, panel + p, k, copies[place][p]);
+    // Inputs k to k + 31 of a panel: where they lie, or the last ones filled up in `copy`.
+    HEADRACE_SHARED const uint32_t* at(int64_t panel, int64_t k, uint32_t* copy) const {
+        const uint32_t* from = w.at(0, first_panel + panel) + k / 2 * kPanel;
+        return w.inputs - k >= kInputs ? from : fill_up(from, w.inputs - k, kWords, copy);
     }
 
-    // Of inputs k to k + 31. Called for each k in order.
-    HEADRACE_SHARED const uint32_t* const* at(int64_t k) {
-        prepare(k + kTileInputs);
-        return starts[k / kTileInputs % 2];
+    // What will be read soon after them, while other rows are multiplied.
+    HEADRACE_SHARED void fetch(int64_t panel, int64_t k) const {
+        if (w.layout == Layout::matrix) {
+            const uint32_t* soon = w.soon(0, first_panel + panel, 0) + k / 2 * kPanel;
+            for (int64_t line = 0; line < kWords; line += kPanel) prefetch(soon + line);
+        }
+        if (w.prefetcher) w.prefetcher->fetch();
     }
 };
 
-// Rows of 32 inputs, from where they lie; the last inputs are filled up.
+// Groups of values.
+struct ValueTiles {
+    static constexpr int64_t kInputs = kGroup, kWords = kGroup / 2 * kPanel;
+    static constexpr bool kIsGroup = true;
+
+    const PanelSource& w;
+    const int64_t first_panel;
+
+    HEADRACE_SHARED const uint32_t* at(int64_t panel, int64_t k, uint32_t* copy) const {
+        const uint32_t* from = w.at(k / kInputs, first_panel + panel);
+        return w.inputs - k >= kInputs ? from : fill_up(from, w.inputs - k, kWords, copy);
+    }
+
+    HEADRACE_SHARED void fetch(int64_t panel, int64_t) const {
+        if (w.prefetcher && panel % 2 == 0) w.prefetcher->fetch();
+    }
+};
+
+// Rows of a tile's inputs, from where they lie; the last inputs are filled up.
 struct RowTiles {
     const uint16_t* x;
     int64_t stride;
 };
 
+template <int64_t kInputs>
 inline RowTiles row_tiles(const uint16_t* x, int64_t stride, int64_t rows, int64_t k, int64_t inputs, uint16_t* copy) {
-    if (inputs - k >= kTileInputs) return {x + k, stride};
+    if (inputs - k >= kInputs) return {x + k, stride};
     for (int64_t r = 0; r < rows; ++r) {
-        uint16_t* to = copy + r * kTileInputs;
-        __builtin_memset(to, 0, kTileInputs * sizeof(uint16_t));
+        uint16_t* to = copy + r * kInputs;
+        __builtin_memset(to, 0, kInputs * sizeof(uint16_t));
         __builtin_memcpy(to, x + r * stride + k, (inputs - k) * sizeof(uint16_t));
     }
     finish_writes();
-    return {copy, kTileInputs};
+    return {copy, kInputs};
 }
 
-// Into the L2 cache. Into the L1 a core fetches only 16 lines at a time, and through the KV cache every tile is so many.
-inline void fetch_far(const uint32_t* words, int64_t count) {
-    for (int64_t line = 0; line < count; line += kPanel) __asm__ volatile("prefetcht1 %0" ::"m"(words[line]));
-}
-
-// What will be read soon after inputs k to k + 31 of some panels (PanelSource::soon), while other rows are multiplied.
-template <int kPanels>
-HEADRACE_SHARED void fetch_soon(const PanelSource& w, int64_t panel, int64_t k) {
-    if (w.layout == Layout::values) {
-        const int64_t end = w.inputs - k < kTileInputs ? w.inputs : k + kTileInputs;
-        for (int64_t input = k; input < end; input += w.chunk_inputs)
-            for (int p = 0; p < kPanels; ++p)
-                fetch_far(w.soon(input / w.chunk_inputs, panel + p, kPanels), w.chunk_inputs / 2 * kPanel);
-        return;
-    }
-    for (int p = 0; p < kPanels; ++p) {
-        const uint32_t* soon = w.soon(0, panel + p, kPanels) + k / 2 * kPanel;
-        if (w.layout == Layout::keys) {
-            fetch_far(soon, kTileWords);
-        } else {
-            for (int64_t line = 0; line < kTileWords; line += kPanel) prefetch(soon + line);
-        }
-    }
-}
-
-// bfloat16 weights and rows on tiles.
+// bfloat16 weights and rows on tiles. A tile has 32 inputs, or where weights are values of the KV cache 16, a group.
 struct TileWeights {
     using Operand = uint16_t;
+    using Shapes = TileShapes;
     static constexpr int kRowsAtOnce = 2 * kTileRows;
 
     static int64_t panels_at_once(int64_t) { return kMaxPanels; }
 
-    static void multiply(int64_t rows, const Operand* x, int64_t stride, const PanelSource& w, int64_t first_panel,
-                         int64_t num_panels, float* out, int64_t out_stride) {
-        const int64_t beside = rows > kTileRows ? 2 : 4;
-        shape_tiles(rows);
-        for (int64_t panel = 0; panel < num_panels; panel += beside) {
-            const int64_t count = num_panels - panel < beside ? num_panels - panel : beside;
-            const auto block = rows > kTileRows ? (count == 2 ? many_rows<2> : many_rows<1>)
-                               : count == 4     ? few_rows<4>
-                               : count == 3     ? few_rows<3>
-                               : count == 2     ? few_rows<2>
-                                                : few_rows<1>;
-            block(rows, x, stride, w, first_panel + panel, out + panel * kPanel, out_stride);
+    static void multiply(Shapes& shapes, int64_t rows, const Operand* x, int64_t stride, const PanelSource& w,
+                         int64_t first_panel, int64_t num_panels, float* out, int64_t out_stride) {
+        if (w.layout == Layout::values) {
+            multiply_by<ValueTiles>(shapes, rows, x, stride, w, first_panel, num_panels, out, out_stride);
+        } else {
+            multiply_by<PanelTiles>(shapes, rows, x, stride, w, first_panel, num_panels, out, out_stride);
         }
-        _tile_release();
     }
 
-    template <int kPanels>
-    static void few_rows(int64_t rows, const Operand* x, int64_t stride, const PanelSource& w, int64_t panel, float* out,
-                         int64_t out_stride) {
-        WeightTiles<kPanels> weights(w, panel);
-        alignas(64) uint16_t row_copy[kTileRows * kTileInputs];
+  private:
+    template <class Tiles>
+    static void multiply_by(Shapes& shapes, int64_t rows, const Operand* x, int64_t stride, const PanelSource& w,
+                            int64_t first_panel, int64_t num_panels, float* out, int64_t out_stride) {
+        shapes.use(rows, Tiles::kInputs * 2);
+        const int64_t beside = rows > kTileRows ? 2 : 4;
+        for (int64_t panel = 0; panel < num_panels; panel += beside) {
+            const int64_t count = num_panels - panel < beside ? num_panels - panel : beside;
+            const auto block = rows > kTileRows ? (count == 2 ? many_rows<Tiles, 2> : many_rows<Tiles, 1>)
+                               : count == 4     ? few_rows<Tiles, 4>
+                               : count == 3     ? few_rows<Tiles, 3>
+                               : count == 2     ? few_rows<Tiles, 2>
+                                                : few_rows<Tiles, 1>;
+            block(rows, x, stride, Tiles{w, first_panel + panel}, out + panel * kPanel, out_stride);
+        }
+    }
+
+    template <class Tiles, int kPanels>
+    static void few_rows(int64_t rows, const Operand* x, int64_t stride, const Tiles& weights, float* out, int64_t out_stride) {
+        constexpr int64_t kInputs = Tiles::kInputs;
+        alignas(64) uint32_t copies[kPanels][Tiles::kWords];
+        alignas(64) uint16_t row_copy[kTileRows * kInputs];
+        const int64_t inputs = weights.w.inputs;
         zero_sums();
-        for (int64_t k = 0; k < w.inputs; k += kTileInputs) {
-            const RowTiles of = row_tiles(x, stride, rows, k, w.inputs, row_copy);
-            fetch_soon<kPanels>(w, panel, k);
-            const uint32_t* const* tiles = weights.at(k);
-            _tile_loadd(4, of.x, of.stride * 2);
-            _tile_loadd(5, tiles[0], kTileStride);
-            _tile_dpbf16ps(0, 4, 5);
-            if constexpr (kPanels > 1) {
-                _tile_loadd(6, tiles[1], kTileStride);
-                _tile_dpbf16ps(1, 4, 6);
+        for (int64_t k = 0; k < inputs; k += kInputs) {
+            const RowTiles of = row_tiles<kInputs>(x, stride, rows, k, inputs, row_copy);
+            if constexpr (Tiles::kIsGroup) {
+                _tile_loadd(5, of.x, of.stride * 2);
+            } else {
+                _tile_loadd(4, of.x, of.stride * 2);
             }
-            if constexpr (kPanels > 2) {
-                _tile_loadd(7, tiles[2], kTileStride);
-                _tile_dpbf16ps(2, 4, 7);
-            }
-            if constexpr (kPanels > 3) {
-                _tile_loadd(5, tiles[3], kTileStride);
-                _tile_dpbf16ps(3, 4, 5);
+#pragma GCC unroll 4
+            for (int p = 0; p < kPanels; ++p) {
+                weights.fetch(p, k);
+                const uint32_t* tile = weights.at(p, k, copies[p]);
+                if constexpr (Tiles::kIsGroup) {
+                    _tile_loadd(7, tile, kTileStride);
+                    if (p == 0) _tile_dpbf16ps(0, 5, 7);
+                    if (p == 1) _tile_dpbf16ps(1, 5, 7);
+                    if (p == 2) _tile_dpbf16ps(2, 5, 7);
+                    if (p == 3) _tile_dpbf16ps(3, 5, 7);
+                } else {
+                    _tile_loadd(6, tile, kTileStride);
+                    if (p == 0) _tile_dpbf16ps(0, 4, 6);
+                    if (p == 1) _tile_dpbf16ps(1, 4, 6);
+                    if (p == 2) _tile_dpbf16ps(2, 4, 6);
+                    if (p == 3) _tile_dpbf16ps(3, 4, 6);
+                }
             }
         }
         const int64_t bytes = out_stride * static_cast<int64_t>(sizeof(float));
@@ -196,23 +219,24 @@ struct TileWeights {
         if (kPanels > 3) _tile_stored(3, out + 3 * kPanel, bytes);
     }
 
-    template <int kPanels>
-    static void many_rows(int64_t rows, const Operand* x, int64_t stride, const PanelSource& w, int64_t panel, float* out,
-                          int64_t out_stride) {
-        WeightTiles<kPanels> weights(w, panel);
-        alignas(64) uint16_t row_copy[2 * kTileRows * kTileInputs];
+    template <class Tiles, int kPanels>
+    static void many_rows(int64_t rows, const Operand* x, int64_t stride, const Tiles& weights, float* out, int64_t out_stride) {
+        constexpr int64_t kInputs = Tiles::kInputs;
+        alignas(64) uint32_t copies[kPanels][Tiles::kWords];
+        alignas(64) uint16_t row_copy[2 * kTileRows * kInputs];
+        const int64_t inputs = weights.w.inputs;
         zero_sums();
-        for (int64_t k = 0; k < w.inputs; k += kTileInputs) {
-            const RowTiles of = row_tiles(x, stride, rows, k, w.inputs, row_copy);
-            fetch_soon<kPanels>(w, panel, k);
-            const uint32_t* const* tiles = weights.at(k);
+        for (int64_t k = 0; k < inputs; k += kInputs) {
+            const RowTiles of = row_tiles<kInputs>(x, stride, rows, k, inputs, row_copy);
+#pragma GCC unroll 2
+            for (int p = 0; p < kPanels; ++p) weights.fetch(p, k);
             _tile_loadd(4, of.x, of.stride * 2);
-            _tile_loadd(6, tiles[0], kTileStride);
+            _tile_loadd(6, weights.at(0, k, copies[0]), kTileStride);
             _tile_dpbf16ps(0, 4, 6);
             _tile_loadd(5, of.x + kTileRows * of.stride, of.stride * 2);
             _tile_dpbf16ps(2, 5, 6);
             if constexpr (kPanels > 1) {
-                _tile_loadd(7, tiles[1], kTileStride);
+                _tile_loadd(7, weights.at(1, k, copies[1]), kTileStride);
                 _tile_dpbf16ps(1, 4, 7);
                 _tile_dpbf16ps(3, 5, 7);
             }

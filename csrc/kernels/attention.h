@@ -150,8 +150,10 @@ inline void copy_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_
     }
 }
 
-// The groups that hold the positions of one split, for one KV head: keys[g] and values[g] of positions 16 g to 16 g + 15.
+// The groups that hold the positions of one split, for one KV head: keys[g] and values[g] of positions 16 g to 16 g + 15, where
+// the split begins at 0.
 struct SplitGroups {
+    int64_t start, count;  // positions
     const uint32_t* keys[kSplit / kGroup + kMaxPanels];  // behind the last is what will be read then: values
     const uint32_t* values[kSplit / kGroup];
 };
@@ -159,6 +161,8 @@ struct SplitGroups {
 // Where blocks are whole groups, a group of positions is a group of the cache. Else it is put together in `copy`.
 inline void find_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_head, int64_t start, int64_t count,
                         uint32_t* copy, SplitGroups& groups) {
+    groups.start = start;
+    groups.count = count;
     const int64_t num_groups = (count + kGroup - 1) / kGroup;
     if (cache.block_size % kGroup == 0) {
         const int64_t groups_in_block = cache.block_size / kGroup;
@@ -177,6 +181,71 @@ inline void find_groups(const KVCache& cache, const int32_t* blocks, int64_t kv_
     for (int64_t g = 0; g < num_groups; ++g) groups.values[g] = groups.keys[g] + cache.key_words();
     for (int64_t p = 0; p < kMaxPanels; ++p) groups.keys[num_groups + p] = groups.values[p < num_groups ? p : 0];
 }
+
+// The first split that an item's first row sees.
+inline int64_t first_split(const AttentionArgs& args, const Step& step, const AttentionItem& item) {
+    const int64_t first = args.window ? step.positions[item.first_token] + 1 - args.window : 0;
+    return first > 0 ? first / kSplit : 0;
+}
+
+// The splits that some units read, items of some rows and one of their KV heads, in the order in which they are computed. While
+// one is computed, the next is fetched.
+class SplitReader {
+  public:
+    Prefetcher prefetcher;
+
+    SplitReader(const AttentionArgs& args, const Step& step, uint32_t* copy, int64_t first_unit, int64_t last_unit)
+        : args_(args), step_(step), copy_(copy), unit_(first_unit), last_unit_(last_unit) {
+        begin_unit();
+        if (looks_ahead()) find();
+    }
+
+    const SplitGroups& take() {
+        if (!looks_ahead()) find();
+        const SplitGroups& taken = splits_[place_];
+        place_ = !place_;
+        if (++split_ == end_split_) {
+            ++unit_;
+            begin_unit();
+        }
+        if (looks_ahead() && unit_ < last_unit_) {
+            find();
+            const SplitGroups& next = splits_[place_];
+            prefetcher.start(next.keys, (next.count + kGroup - 1) / kGroup, args_.cache.group_words());
+        } else {
+            prefetcher.stop();
+        }
+        return taken;
+    }
+
+  private:
+    // Splits that have to be put together are so one at a time.
+    bool looks_ahead() const { return args_.cache.block_size % kGroup == 0; }
+    const AttentionItem& item() const { return step_.items[unit_ / args_.cache.num_kv_heads]; }
+
+    void begin_unit() {
+        if (unit_ == last_unit_) return;
+        split_ = item().split == kAllSplits ? first_split(args_, step_, item()) : item().split;
+        end_split_ = item().split == kAllSplits ? item().num_splits : item().split + 1;
+    }
+
+    void find() {
+        const int64_t start = split_ * kSplit;
+        const int64_t end = step_.positions[item().first_token + item().num_tokens - 1] + 1;  // of the last row
+        const int32_t* blocks = step_.block_tables + item().request * step_.block_table_width;
+        find_groups(args_.cache, blocks, unit_ % args_.cache.num_kv_heads, start, end - start < kSplit ? end - start : kSplit,
+                    copy_, splits_[place_]);
+    }
+
+    const AttentionArgs& args_;
+    const Step& step_;
+    uint32_t* const copy_;
+    int64_t unit_;  // of the split that will be taken next
+    const int64_t last_unit_;
+    int64_t split_ = 0, end_split_ = 0;
+    bool place_ = false;
+    SplitGroups splits_[2] = {};
+};
 
 // ---- int8 and fp8 ---------------------------------------------------------------------------------------------------
 
@@ -237,7 +306,7 @@ inline Visible visible(const AttentionArgs& args, int64_t position, int64_t star
 // scales, a score is first multiplied by its key's, and a weight, once it is in the total, by its value's.
 template <class Operand>
 inline RowTotal weigh(const AttentionArgs& args, float* scores, int64_t width, const Visible& seen,
-                      const SplitScales* scales, Operand* weights) {
+                      const SplitScales* scales, Operand* weights, Prefetcher& prefetcher) {
     if (scales)
         for (int64_t i = 0; i < width; i += kLanes) store(scores + i, load(scores + i) * load(scales->keys + i));
     if (args.softcap > 0.0f) {
@@ -251,6 +320,7 @@ inline RowTotal weigh(const AttentionArgs& args, float* scores, int64_t width, c
     const float peak = max(peaks);
     Float total = broadcast(0.0f);
     for (int64_t i = 0; i < width; i += kLanes) {
+        prefetcher.fetch();
         Float weight = exp(load(scores + i) - broadcast(peak));
         total = total + weight;
         if (scales) weight = weight * load(scales->values + i);
@@ -296,6 +366,8 @@ struct Attention {
     const AttentionItem& item;
     const int64_t kv_head;
     const AttentionScratch& scratch;
+    SplitReader& reader;
+    typename Weights::Shapes& shapes;
 
     int64_t group() const { return args.num_heads / args.cache.num_kv_heads; }
     int64_t num_rows() const { return item.num_tokens * group(); }
@@ -326,26 +398,23 @@ struct Attention {
         }
     }
 
-    // Adds a split to the totals of all rows.
-    void add_split(int64_t split) const {
+    // Adds the next split to the totals of all rows.
+    void add_split() const {
         const KVCache& cache = args.cache;
-        const int64_t start = split * kSplit;
-        const int64_t end = step.positions[item.first_token + item.num_tokens - 1] + 1;  // of the last row
-        const int64_t count = end - start < kSplit ? end - start : kSplit;
+        const SplitGroups& groups = reader.take();
+        const int64_t start = groups.start, count = groups.count;
         const int64_t width = round_up(count, kGroup), value_width = cache.value_width();
-        const int32_t* blocks = step.block_tables + item.request * step.block_table_width;
-        SplitGroups groups = {};
-        find_groups(cache, blocks, kv_head, start, count, scratch.copy, groups);
 
-        PanelSource keys{Layout::keys, groups.keys, cache.head_dim, cache.head_dim, 0};
-        PanelSource values{Layout::values, groups.values, kGroup, count, cache.value_words() / (value_width / kPanel)};
+        Prefetcher* next = &reader.prefetcher;
+        PanelSource keys{Layout::keys, groups.keys, cache.head_dim, cache.head_dim, 0, next};
+        PanelSource values{Layout::values, groups.values, kGroup, count, cache.value_words() / (value_width / kPanel), next};
         SplitScales split_scales;
         const uint32_t* const widened[] = {scratch.widened, scratch.widened + kSplit / kGroup * cache.widened_key_words()};
         if (cache.is_quantized()) {
             const auto widen_all = cache.type == Type::int8 ? widen_split<Type::int8> : widen_split<Type::fp8>;
             widen_all(cache, groups, count, scratch.widened, split_scales);
-            keys = {Layout::matrix, &widened[0], cache.head_dim, cache.head_dim, cache.widened_key_words()};
-            values = {Layout::matrix, &widened[1], count, count, cache.widened_panel_words()};
+            keys = {Layout::matrix, &widened[0], cache.head_dim, cache.head_dim, cache.widened_key_words(), next};
+            values = {Layout::matrix, &widened[1], count, count, cache.widened_panel_words(), next};
         }
         const SplitScales* scales = cache.is_quantized() ? &split_scales : nullptr;
         constexpr int64_t kMost = Weights::kRowsAtOnce;
@@ -359,12 +428,12 @@ struct Attention {
             for (int64_t r = 0; r < rows; ++r)
                 is_seen |= visible(args, step.positions[token(row + r)], start, count).any();
             if (!is_seen) continue;
-            Weights::multiply(rows, query(row), query_stride(), keys, 0, width / kGroup, scores, kSplit);
+            Weights::multiply(shapes, rows, query(row), query_stride(), keys, 0, width / kGroup, scores, kSplit);
             for (int64_t r = 0; r < rows; ++r)
                 parts[r] = weigh(args, scores + r * kSplit, width,
                                  visible(args, step.positions[token(row + r)], start, count), scales,
-                                 weights + r * kSplit);
-            Weights::multiply(rows, weights, kSplit, values, 0, value_width / kPanel, sums, kMaxHeadDim);
+                                 weights + r * kSplit, *next);
+            Weights::multiply(shapes, rows, weights, kSplit, values, 0, value_width / kPanel, sums, kMaxHeadDim);
             for (int64_t r = 0; r < rows; ++r)
                 if (visible(args, step.positions[token(row + r)], start, count).any())
                     merge(scratch.rows[row + r], scratch.totals + (row + r) * value_width, parts[r],
@@ -376,22 +445,16 @@ struct Attention {
         load_queries();
         for (int64_t row = 0; row < num_rows(); ++row) scratch.rows[row] = {-__builtin_inff(), 0.0f};
         if (item.split != kAllSplits) return compute_part();
-        for (int64_t split = first_split(); split < item.num_splits; ++split) add_split(split);
+        for (int64_t split = first_split(args, step, item); split < item.num_splits; ++split) add_split();
         for (int64_t row = 0; row < num_rows(); ++row)
             finish_row(args, scratch.rows[row], total(row), token(row), head(row));
-    }
-
-    // The first split that the item's first row sees.
-    int64_t first_split() const {
-        const int64_t first = args.window ? step.positions[item.first_token] + 1 - args.window : 0;
-        return first > 0 ? first / kSplit : 0;
     }
 
     float* total(int64_t row) const { return scratch.totals + row * args.cache.value_width(); }
 
     // One split of one token. Whoever finishes the last one merges them, in order.
     void compute_part() const {
-        add_split(item.split);
+        add_split();
         for (int64_t row = 0; row < num_rows(); ++row) {
             float* place = partial(item.split, head(row));
             __builtin_memcpy(place, total(row), args.cache.value_width() * sizeof(float));
@@ -419,15 +482,24 @@ struct Attention {
     }
 };
 
+// A run of units.
+template <class Weights>
+inline void attend(const AttentionArgs& args, const Step& step, int64_t run, const AttentionScratch& scratch) {
+    const int64_t heads = args.cache.num_kv_heads;
+    const int64_t first = step.runs[run] * heads / step.run_heads, last = step.runs[run + 1] * heads / step.run_heads;
+    SplitReader reader(args, step, scratch.copy, first, last);
+    typename Weights::Shapes shapes;
+    for (int64_t unit = first; unit < last; ++unit)
+        Attention<Weights>{args, step, step.items[unit / heads], unit % heads, scratch, reader, shapes}.compute();
+}
+
 inline void attention(const AttentionArgs& args, const Step& step, int64_t tile, const AttentionScratch& scratch) {
-    const AttentionItem& item = step.items[tile / args.cache.num_kv_heads];
-    const int64_t kv_head = tile % args.cache.num_kv_heads;
     if (args.cache.type == Type::float32) {
-        Attention<Float32Weights>{args, step, item, kv_head, scratch}.compute();
+        attend<Float32Weights>(args, step, tile, scratch);
     } else if (args.cache.arithmetic == Type::bfloat16) {
-        Attention<BFloat16Weights>{args, step, item, kv_head, scratch}.compute();
+        attend<BFloat16Weights>(args, step, tile, scratch);
     } else {
-        Attention<WidenedWeights>{args, step, item, kv_head, scratch}.compute();
+        attend<WidenedWeights>(args, step, tile, scratch);
     }
 }
 

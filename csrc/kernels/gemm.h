@@ -37,6 +37,36 @@ constexpr int panels_for(int rows) {
     return columns_for(rows) % kVectors ? kMaxPanels : columns_for(rows) / kVectors;
 }
 
+// What a thread will read next, pieces of memory of one size. They are fetched into the L2 cache a little with everything that
+// is computed, so that the processor reads and multiplies at the same time; many at once would only wait for one another.
+struct Prefetcher {
+    static constexpr int64_t kLine = 64, kLinesAtOnce = 8;
+
+    const uint32_t* const* next = nullptr;  // pieces that are not begun
+    const uint32_t* const* last = nullptr;
+    int64_t bytes = 0;  // of each
+    const char *at = nullptr, *end = nullptr;  // of the one that is begun
+
+    void start(const uint32_t* const* pieces, int64_t count, int64_t words) {
+        next = pieces;
+        last = pieces + count;
+        bytes = words * static_cast<int64_t>(sizeof(uint32_t));
+        at = end = nullptr;
+    }
+    void stop() { start(nullptr, 0, 0); }
+
+    HEADRACE_SHARED void fetch() {
+        if (at >= end) {
+            if (next == last) return;
+            at = reinterpret_cast<const char*>(*next++);
+            end = at + bytes;
+        }
+#pragma GCC unroll 8
+        for (int64_t line = 0; line < kLinesAtOnce; ++line) prefetch_far(at + line * kLine);
+        at += kLinesAtOnce * kLine;
+    }
+};
+
 // Where panels lie. Those of a matrix lie one after another. In the cache every group of positions has its own address:
 // of keys a group is a panel, of values a chunk of the inputs of all panels.
 enum class Layout { matrix, keys, values };
@@ -47,6 +77,7 @@ struct PanelSource {
     int64_t chunk_inputs;           // of every chunk but the last
     int64_t inputs;                 // of all chunks
     int64_t panel_words;            // from one panel to the next within a chunk
+    Prefetcher* prefetcher = nullptr;  // of what will be read after all this
 
     HEADRACE_SHARED const uint32_t* at(int64_t chunk, int64_t panel) const {
         return layout == Layout::keys ? starts[panel] : starts[chunk] + panel * panel_words;
@@ -72,13 +103,14 @@ inline void multiply_some(int64_t rows, const typename Weights::Operand* x, int6
 template <class Weights, class Operand_>
 struct OnVectors {
     using Operand = Operand_;
+    struct Shapes {};  // of tiles
     static constexpr int kRowsAtOnce = kMaxRows;
 
     // Panels to take at a time, so that their vectors are divided evenly.
     static int64_t panels_at_once(int64_t rows) { return panels_for(static_cast<int>(rows)); }
 
     // out[r][16 p + i] = x[r] times column i of panel p, for up to kRowsAtOnce rows.
-    static void multiply(int64_t rows, const Operand* x, int64_t stride, const PanelSource& w, int64_t first_panel,
+    static void multiply(Shapes&, int64_t rows, const Operand* x, int64_t stride, const PanelSource& w, int64_t first_panel,
                          int64_t num_panels, float* out, int64_t out_stride) {
         multiply_some<Weights>(rows, x, stride, w, first_panel, num_panels, out, out_stride);
     }

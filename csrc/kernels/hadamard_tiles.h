@@ -36,19 +36,19 @@ static void multiply_few_bytes(const Matrix& w, const int8_t* x, int64_t stride,
             fetch_panel_tile(tiles[p]);
         }
         _tile_loadd(4, x + k, stride);
-        _tile_loadd(5, tiles[0], kTileStride);
-        _tile_dpbsud(0, 4, 5);
+        _tile_loadd(6, tiles[0], kTileStride);
+        _tile_dpbsud(0, 4, 6);
         if constexpr (kPanels > 1) {
             _tile_loadd(6, tiles[1], kTileStride);
             _tile_dpbsud(1, 4, 6);
         }
         if constexpr (kPanels > 2) {
-            _tile_loadd(7, tiles[2], kTileStride);
-            _tile_dpbsud(2, 4, 7);
+            _tile_loadd(6, tiles[2], kTileStride);
+            _tile_dpbsud(2, 4, 6);
         }
         if constexpr (kPanels > 3) {
-            _tile_loadd(5, tiles[3], kTileStride);
-            _tile_dpbsud(3, 4, 5);
+            _tile_loadd(6, tiles[3], kTileStride);
+            _tile_dpbsud(3, 4, 6);
         }
     }
     _tile_stored(0, out, bytes);
@@ -91,10 +91,10 @@ static void multiply_many_bytes(const Matrix& w, const int8_t* x, int64_t stride
 }
 
 // out[r][16 p + i] for up to 32 rows.
-inline void multiply_mixed_tiles(int64_t rows, const int8_t* x, int64_t stride, const Matrix& w, int64_t panel, int64_t panels,
-                                 int32_t* out, int64_t out_stride) {
+inline void multiply_mixed_tiles(TileShapes& shapes, int64_t rows, const int8_t* x, int64_t stride, const Matrix& w,
+                                 int64_t panel, int64_t panels, int32_t* out, int64_t out_stride) {
     const int64_t beside = rows > kTileRows ? 2 : 4;
-    shape_tiles(rows);
+    shapes.use(rows, kByteInputs);
     for (int64_t p = 0; p < panels; p += beside) {
         const int64_t count = panels - p < beside ? panels - p : beside;
         const auto block = rows > kTileRows ? (count == 2 ? multiply_many_bytes<2> : multiply_many_bytes<1>)
@@ -104,7 +104,6 @@ inline void multiply_mixed_tiles(int64_t rows, const int8_t* x, int64_t stride, 
                                             : multiply_few_bytes<1>;
         block(w, x, stride, w.panels + (panel + p) * w.panel_words(), out + p * kPanel, out_stride);
     }
-    _tile_release();
     finish_writes();
 }
 

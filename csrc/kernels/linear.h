@@ -39,13 +39,14 @@ struct PlainRows {
     const Operands& x;
     const Matrix& w;
     const uint32_t* start = nullptr;
+    typename Weights::Shapes shapes = {};
 
     static int64_t panels_at_once(int64_t rows) { return Weights::panels_at_once(rows); }
     void take(int64_t first, int64_t) { start = w.panels + first * w.panel_words(); }
 
-    void multiply(int64_t row, int64_t rows, int64_t panels, float* out, int64_t out_stride) const {
+    void multiply(int64_t row, int64_t rows, int64_t panels, float* out, int64_t out_stride) {
         const auto* of = static_cast<const typename Weights::Operand*>(x.data) + row * x.stride;
-        Weights::multiply(rows, of, x.stride, {Layout::matrix, &start, w.in, w.in, w.panel_words()}, 0, panels, out, out_stride);
+        Weights::multiply(shapes, rows, of, x.stride, {Layout::matrix, &start, w.in, w.in, w.panel_words()}, 0, panels, out, out_stride);
     }
     RowResults results(int64_t, const float* products) const { return {products}; }
 };

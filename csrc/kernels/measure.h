@@ -10,7 +10,8 @@ namespace headrace::HEADRACE_NAMESPACE {
 constexpr int64_t kMultiplyAdds = 4 * kTileRows * kTileInputs * kPanel;  // in a round
 
 inline float multiply_adds(int64_t rounds) {
-    shape_tiles(2 * kTileRows);
+    TileShapes shapes;
+    shapes.use(2 * kTileRows, kTileStride);
     zero_sums();
     _tile_zero(4);
     _tile_zero(5);
@@ -22,7 +23,6 @@ inline float multiply_adds(int64_t rounds) {
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_release();
     return 0.0f;
 }
 

@@ -39,13 +39,14 @@ template <class Weights>
 inline void multiply_scaled(int64_t rows, const typename Weights::Operand* x, int64_t stride, const Matrix& w,
                             const float* offsets, const PanelSource& numbers, int64_t panel, int64_t panels, float* out,
                             int64_t out_stride) {
+    typename Weights::Shapes shapes;
     alignas(64) float sums[Weights::kRowsAtOnce * kMaxPanels * kPanel];
     const int64_t words = (w.product() == Type::float32 ? w.format.size : w.format.size / 2) * kPanel;
     for (int64_t r = 0; r < rows; ++r) __builtin_memset(out + r * out_stride, 0, panels * kPanel * sizeof(float));
     for (int64_t g = 0; g < w.num_groups(); ++g) {
         const uint32_t* start = numbers.starts[0] + g * words;
         const PanelSource group{Layout::matrix, &start, w.format.size, w.format.size, numbers.panel_words};
-        Weights::multiply(rows, x + g * w.format.size, stride, group, 0, panels, sums, out_stride);
+        Weights::multiply(shapes, rows, x + g * w.format.size, stride, group, 0, panels, sums, out_stride);
         add_scaled(w, g, rows, panel, panels, offsets, sums, out, out_stride);
     }
 }

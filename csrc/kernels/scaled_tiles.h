@@ -17,7 +17,7 @@ constexpr int kGroupsAtOnce = 4;
 
 // Tiles 0 to 3 have the sums of four groups, 4 and 6 rows, 5 and 7 numbers.
 inline void shape_group_tiles(int64_t rows, int64_t inputs) {
-    TileShapes shapes = {};
+    TileConfiguration shapes = {};
     shapes.palette = 1;
     for (int tile = 0; tile < 8; ++tile) {
         const bool has_rows = tile == 4 || tile == 6, has_numbers = tile == 5 || tile == 7;

@@ -221,5 +221,8 @@ inline void store_rounded(uint32_t* p, Float low, Float high) {
 
 // In assembly: gcc takes a function that does nothing else for one without effect, and drops the calls.
 inline void prefetch(const void* p) { __asm__ volatile("prefetcht0 %0" ::"m"(*static_cast<const char*>(p))); }
+inline void prefetch_far(const void* p) {  // into the L2 cache
+    __asm__ volatile("prefetcht1 %0" ::"m"(*static_cast<const char*>(p)));
+}
 
 }  // namespace headrace::HEADRACE_NAMESPACE

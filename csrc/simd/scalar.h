@@ -266,5 +266,6 @@ inline Pairs load_int8_pairs(const uint8_t* p) { return detail::look_up(detail::
 inline Pairs load_fp8_pairs(const uint8_t* p) { return detail::look_up(detail::kWidened.fp8, p); }
 
 inline void prefetch(const void*) {}
+inline void prefetch_far(const void*) {}
 
 }  // namespace headrace::HEADRACE_NAMESPACE
