@@ -3,11 +3,11 @@
 
 namespace headrace::HEADRACE_NAMESPACE {
 
-// e^x to about one unit in the last place; 0 below -87.3 and infinity above 88.3.
+// e^x to about one unit in the last place; 0 below -86.6, infinity where float32 ends.
 // Source: Cody and Waite's reduction x = n ln 2 + r, and the minimax polynomial of Cephes (expf.c) for e^r.
 inline Float exp(Float x) {
-    const Float lowest = broadcast(-87.3f), highest = broadcast(88.3f);
-    const Float clamped = min(max(x, lowest), highest);
+    const Float lowest = broadcast(-86.6f), highest = broadcast(88.8f);
+    const Float clamped = min(highest, max(lowest, x));  // NaN is what the second of two is
     const Float n = round(clamped * broadcast(1.44269504f));
     Float r = fma(n, broadcast(-0.693359375f), clamped);
     r = fma(n, broadcast(2.12194440e-4f), r);
@@ -18,10 +18,7 @@ inline Float exp(Float x) {
     p = fma(p, r, broadcast(1.6666665459e-1f));
     p = fma(p, r, broadcast(5.0000001201e-1f));
     p = fma(p * r, r, r + broadcast(1.0f));
-    Float result = p * power_of_two(to_int(n));
-    result = select(x < lowest, broadcast(0.0f), result);
-    result = select(highest < x, broadcast(__builtin_inff()), result);
-    return select(x == x, result, x);  // NaN
+    return zero_where(x < lowest, times_power_of_two(p, n));
 }
 
 inline Float silu(Float x) { return x / (broadcast(1.0f) + exp(broadcast(0.0f) - x)); }

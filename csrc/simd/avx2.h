@@ -41,10 +41,12 @@ inline Mask operator==(Float a, Float b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_
 inline Float select(Mask m, Float a, Float b) { return {_mm256_blendv_ps(b.v, a.v, m.v)}; }  // m ? a : b
 inline uint32_t bits(Mask m) { return static_cast<uint32_t>(_mm256_movemask_ps(m.v)); }      // bit i: lane i
 inline Int to_int(Float a) { return {_mm256_cvtps_epi32(a.v)}; }                             // to the nearest
-// 2^n for n in -126 to 127.
-inline Float power_of_two(Int n) {
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.v, _mm256_set1_epi32(127)), 23))};
+// a * 2^n for whole n of -125 to 128.
+inline Float times_power_of_two(Float a, Float n) {
+    const __m256i half = _mm256_slli_epi32(_mm256_add_epi32(to_int(n).v, _mm256_set1_epi32(126)), 23);
+    return {_mm256_mul_ps(_mm256_add_ps(a.v, a.v), _mm256_castsi256_ps(half))};
 }
+inline Float zero_where(Mask m, Float a) { return {_mm256_andnot_ps(m.v, a.v)}; }
 
 // Sums and maxima over the lanes, in an order that is always the same.
 inline float sum(Float a) {

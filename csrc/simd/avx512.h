@@ -43,9 +43,8 @@ inline Mask operator==(Float a, Float b) { return {_mm512_cmp_ps_mask(a.v, b.v, 
 inline Float select(Mask m, Float a, Float b) { return {_mm512_mask_blend_ps(m.v, b.v, a.v)}; }
 inline uint32_t bits(Mask m) { return m.v; }
 inline Int to_int(Float a) { return {_mm512_cvtps_epi32(a.v)}; }
-inline Float power_of_two(Int n) {
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n.v, _mm512_set1_epi32(127)), 23))};
-}
+inline Float times_power_of_two(Float a, Float n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+inline Float zero_where(Mask m, Float a) { return {_mm512_maskz_mov_ps(static_cast<__mmask16>(~m.v), a.v)}; }
 
 inline float sum(Float a) {
     __m256 half = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
@@ -104,11 +103,15 @@ inline Float load_bf16(const uint16_t* p) {
 
 // To the nearest, ties to even; NaN stays NaN.
 inline void store_bf16(uint16_t* p, Float a) {
+#ifdef HEADRACE_BF16
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a.v)));
+#else
     const __m512i u = _mm512_castps_si512(a.v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
     __m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
     r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(r));
+#endif
 }
 
 struct Pairs {

@@ -36,10 +36,8 @@ inline float from_bits(uint32_t u) {
     std::memcpy(&x, &u, sizeof x);
     return x;
 }
-inline int32_t nearest(float x) {  // ties to even, for |x| below 2^22
-    const float magic = 12582912.0f;
-    return static_cast<int32_t>((x + magic) - magic);
-}
+constexpr float kMagic = 12582912.0f;  // added and taken away it leaves the nearest whole number, ties to even, below 2^22
+inline int32_t nearest(float x) { return static_cast<int32_t>((x + kMagic) - kMagic); }
 }  // namespace detail
 
 inline Float load(const float* p) {
@@ -76,7 +74,7 @@ inline Float min(Float a, Float b) {
     return detail::each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
 inline Float round(Float a) {
-    return detail::each([&](int i) { return static_cast<float>(detail::nearest(a.v[i])); });
+    return detail::each([&](int i) { return (a.v[i] + detail::kMagic) - detail::kMagic; });
 }
 inline Mask operator<(Float a, Float b) {
     return {{a.v[0] < b.v[0], a.v[1] < b.v[1], a.v[2] < b.v[2], a.v[3] < b.v[3]}};
@@ -98,9 +96,14 @@ inline uint32_t bits(Mask m) {
 inline Int to_int(Float a) {
     return {{detail::nearest(a.v[0]), detail::nearest(a.v[1]), detail::nearest(a.v[2]), detail::nearest(a.v[3])}};
 }
-inline Float power_of_two(Int n) {
-    return detail::each([&](int i) { return detail::from_bits(static_cast<uint32_t>(n.v[i] + 127) << 23); });
+// a * 2^n for whole n of -125 to 128.
+inline Float times_power_of_two(Float a, Float n) {
+    return detail::each([&](int i) {
+        const float known = n.v[i] == n.v[i] ? n.v[i] : 0.0f;
+        return 2.0f * a.v[i] * detail::from_bits(static_cast<uint32_t>(detail::nearest(known) + 126) << 23);
+    });
 }
+inline Float zero_where(Mask m, Float a) { return select(m, broadcast(0.0f), a); }
 
 inline float sum(Float a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
 inline float max(Float a) {
