@@ -8,6 +8,7 @@ namespace headrace {
 struct Grid {
     int64_t rows, panels;              // of a tile, at most
     int64_t row_tiles, panel_tiles;
+    int64_t num_threads;
 
     HEADRACE_SHARED int64_t num_tiles() const { return row_tiles * panel_tiles; }
 };
@@ -17,7 +18,7 @@ HEADRACE_SHARED int64_t max_tile_rows(int64_t max_rows) { return 8 * max_rows; }
 
 // `step` is the number of panels that must stay together; `max_rows` are multiplied at a time.
 HEADRACE_SHARED Grid make_grid(int64_t num_rows, int64_t num_panels, int64_t step, int64_t max_rows, int64_t num_threads) {
-    if (num_rows == 0) return {0, 0, 0, 0};
+    if (num_rows == 0) return {0, 0, 0, 0, num_threads};
     // As many rows as keep a core's share of them in its L2 cache while panels pass by.
     const int64_t most = max_tile_rows(max_rows), row_tiles = (num_rows + most - 1) / most;
     const int64_t blocks = (num_rows + max_rows - 1) / max_rows;
@@ -25,7 +26,7 @@ HEADRACE_SHARED Grid make_grid(int64_t num_rows, int64_t num_panels, int64_t ste
     // Four panels have enough sums in flight at one row. Fewer, where the last tiles would leave threads idle.
     int64_t panels = 4;
     while (panels > step && (num_panels / panels) * row_tiles < 6 * num_threads) panels -= step;
-    return {rows, panels, (num_rows + rows - 1) / rows, (num_panels + panels - 1) / panels};
+    return {rows, panels, (num_rows + rows - 1) / rows, (num_panels + panels - 1) / panels, num_threads};
 }
 
 }  // namespace headrace

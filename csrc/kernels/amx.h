@@ -85,7 +85,8 @@ inline const uint32_t* fill_up(const uint32_t* from, int64_t inputs, int64_t wor
     return copy;
 }
 
-// Stretches of 32 inputs of a matrix, or of keys.
+// Stretches of 32 inputs of a matrix, or of keys. What lies ahead in a matrix is fetched by the first rows that pass over it.
+template <bool kFetchesSoon>
 struct PanelTiles {
     static constexpr int64_t kInputs = kTileInputs, kWords = kTileWords;
     static constexpr bool kIsGroup = false;
@@ -99,13 +100,13 @@ struct PanelTiles {
         return w.inputs - k >= kInputs ? from : fill_up(from, w.inputs - k, kWords, copy);
     }
 
-    // What will be read soon after them, while other rows are multiplied.
     HEADRACE_SHARED void fetch(int64_t panel, int64_t k) const {
-        if (w.layout == Layout::matrix) {
+        if constexpr (kFetchesSoon) {
             const uint32_t* soon = w.soon(0, first_panel + panel, 0) + k / 2 * kPanel;
             for (int64_t line = 0; line < kWords; line += kPanel) prefetch(soon + line);
+        } else {
+            if (w.prefetcher) w.prefetcher->fetch();
         }
-        if (w.prefetcher) w.prefetcher->fetch();
     }
 };
 
@@ -157,8 +158,10 @@ struct TileWeights {
                          int64_t first_panel, int64_t num_panels, float* out, int64_t out_stride) {
         if (w.layout == Layout::values) {
             multiply_by<ValueTiles>(shapes, rows, x, stride, w, first_panel, num_panels, out, out_stride);
+        } else if (w.layout == Layout::matrix && !w.is_near) {
+            multiply_by<PanelTiles<true>>(shapes, rows, x, stride, w, first_panel, num_panels, out, out_stride);
         } else {
-            multiply_by<PanelTiles>(shapes, rows, x, stride, w, first_panel, num_panels, out, out_stride);
+            multiply_by<PanelTiles<false>>(shapes, rows, x, stride, w, first_panel, num_panels, out, out_stride);
         }
     }
 

@@ -406,15 +406,15 @@ struct Attention {
         const int64_t width = round_up(count, kGroup), value_width = cache.value_width();
 
         Prefetcher* next = &reader.prefetcher;
-        PanelSource keys{Layout::keys, groups.keys, cache.head_dim, cache.head_dim, 0, next};
-        PanelSource values{Layout::values, groups.values, kGroup, count, cache.value_words() / (value_width / kPanel), next};
+        PanelSource keys{Layout::keys, groups.keys, cache.head_dim, cache.head_dim, 0, false, next};
+        PanelSource values{Layout::values, groups.values, kGroup, count, cache.value_words() / (value_width / kPanel), false, next};
         SplitScales split_scales;
         const uint32_t* const widened[] = {scratch.widened, scratch.widened + kSplit / kGroup * cache.widened_key_words()};
         if (cache.is_quantized()) {
             const auto widen_all = cache.type == Type::int8 ? widen_split<Type::int8> : widen_split<Type::fp8>;
             widen_all(cache, groups, count, scratch.widened, split_scales);
-            keys = {Layout::matrix, &widened[0], cache.head_dim, cache.head_dim, cache.widened_key_words(), next};
-            values = {Layout::matrix, &widened[1], count, count, cache.widened_panel_words(), next};
+            keys = {Layout::matrix, &widened[0], cache.head_dim, cache.head_dim, cache.widened_key_words(), true, next};
+            values = {Layout::matrix, &widened[1], count, count, cache.widened_panel_words(), true, next};
         }
         const SplitScales* scales = cache.is_quantized() ? &split_scales : nullptr;
         constexpr int64_t kMost = Weights::kRowsAtOnce;

@@ -77,6 +77,7 @@ struct PanelSource {
     int64_t chunk_inputs;           // of every chunk but the last
     int64_t inputs;                 // of all chunks
     int64_t panel_words;            // from one panel to the next within a chunk
+    bool is_near = false;              // it has been read shortly before
     Prefetcher* prefetcher = nullptr;  // of what will be read after all this
 
     HEADRACE_SHARED const uint32_t* at(int64_t chunk, int64_t panel) const {

@@ -278,19 +278,27 @@ struct MixedRows {
     const Operands& x;
     const Matrix& w;
     int64_t first_panel = 0;
+    const uint32_t* next = nullptr;
+    Prefetcher prefetcher = {};
 #ifdef HEADRACE_AMX
     TileShapes shapes = {};
 #endif
 
     static int64_t panels_at_once(int64_t) { return kMaxPanels; }
     void take(int64_t first, int64_t) { first_panel = first; }
+    void expect(int64_t first, int64_t count) {
+        next = w.panels + first * w.panel_words();
+        prefetcher.start(&next, 1, count * w.panel_words());
+    }
+    void fetch() { prefetcher.fetch(); }
 
     const int8_t* row(int64_t index) const { return static_cast<const int8_t*>(x.data) + index * x.stride; }
 
     void multiply(int64_t first, int64_t rows, int64_t panels, float* out, int64_t out_stride) {
         auto* dots = reinterpret_cast<int32_t*>(out);
 #ifdef HEADRACE_AMX
-        if (rows > kFewRows) return multiply_mixed_tiles(shapes, rows, row(first), x.stride, w, first_panel, panels, dots, out_stride);
+        if (rows > kFewRows) return multiply_mixed_tiles(shapes, prefetcher, rows, row(first), x.stride, w, first_panel, panels, dots,
+                                                          out_stride);
 #endif
         multiply_mixed_rows(rows, row(first), x.stride, w, first_panel, panels, dots, out_stride);
     }

@@ -18,14 +18,10 @@ inline const uint32_t* byte_tile(const Matrix& w, const uint32_t* panel, int64_t
     return copy;
 }
 
-inline void fetch_panel_tile(const uint32_t* tile) {
-    for (int64_t line = 0; line < kTileWords; line += kPanel) prefetch(tile + kTileWords * 2 + line);
-}
-
 // Up to 16 rows times kPanels panels, in integers.
 template <int kPanels>
-static void multiply_few_bytes(const Matrix& w, const int8_t* x, int64_t stride, const uint32_t* panel, int32_t* out,
-                               int64_t out_stride) {
+static void multiply_few_bytes(const Matrix& w, Prefetcher& prefetcher, const int8_t* x, int64_t stride, const uint32_t* panel,
+                               int32_t* out, int64_t out_stride) {
     alignas(64) uint32_t copies[4][kTileWords];
     const int64_t words = w.panel_words(), bytes = out_stride * static_cast<int64_t>(sizeof(int32_t));
     zero_sums();
@@ -33,7 +29,7 @@ static void multiply_few_bytes(const Matrix& w, const int8_t* x, int64_t stride,
         const uint32_t* tiles[kPanels];
         for (int p = 0; p < kPanels; ++p) {
             tiles[p] = byte_tile(w, panel + p * words, k, copies[p]);
-            fetch_panel_tile(tiles[p]);
+            prefetcher.fetch();
         }
         _tile_loadd(4, x + k, stride);
         _tile_loadd(6, tiles[0], kTileStride);
@@ -59,8 +55,8 @@ static void multiply_few_bytes(const Matrix& w, const int8_t* x, int64_t stride,
 
 // 17 to 32 rows.
 template <int kPanels>
-static void multiply_many_bytes(const Matrix& w, const int8_t* x, int64_t stride, const uint32_t* panel, int32_t* out,
-                                int64_t out_stride) {
+static void multiply_many_bytes(const Matrix& w, Prefetcher& prefetcher, const int8_t* x, int64_t stride, const uint32_t* panel,
+                                int32_t* out, int64_t out_stride) {
     alignas(64) uint32_t copies[2][kTileWords];
     const int64_t words = w.panel_words(), bytes = out_stride * static_cast<int64_t>(sizeof(int32_t));
     zero_sums();
@@ -68,7 +64,7 @@ static void multiply_many_bytes(const Matrix& w, const int8_t* x, int64_t stride
         const uint32_t* tiles[kPanels];
         for (int p = 0; p < kPanels; ++p) {
             tiles[p] = byte_tile(w, panel + p * words, k, copies[p]);
-            fetch_panel_tile(tiles[p]);
+            prefetcher.fetch();
         }
         _tile_loadd(4, x + k, stride);
         _tile_loadd(6, tiles[0], kTileStride);
@@ -91,8 +87,8 @@ static void multiply_many_bytes(const Matrix& w, const int8_t* x, int64_t stride
 }
 
 // out[r][16 p + i] for up to 32 rows.
-inline void multiply_mixed_tiles(TileShapes& shapes, int64_t rows, const int8_t* x, int64_t stride, const Matrix& w,
-                                 int64_t panel, int64_t panels, int32_t* out, int64_t out_stride) {
+inline void multiply_mixed_tiles(TileShapes& shapes, Prefetcher& prefetcher, int64_t rows, const int8_t* x, int64_t stride,
+                                 const Matrix& w, int64_t panel, int64_t panels, int32_t* out, int64_t out_stride) {
     const int64_t beside = rows > kTileRows ? 2 : 4;
     shapes.use(rows, kByteInputs);
     for (int64_t p = 0; p < panels; p += beside) {
@@ -102,7 +98,7 @@ inline void multiply_mixed_tiles(TileShapes& shapes, int64_t rows, const int8_t*
                            : count == 3     ? multiply_few_bytes<3>
                            : count == 2     ? multiply_few_bytes<2>
                                             : multiply_few_bytes<1>;
-        block(w, x, stride, w.panels + (panel + p) * w.panel_words(), out + p * kPanel, out_stride);
+        block(w, prefetcher, x, stride, w.panels + (panel + p) * w.panel_words(), out + p * kPanel, out_stride);
     }
     finish_writes();
 }

@@ -13,12 +13,17 @@ namespace headrace::HEADRACE_NAMESPACE {
 
 struct TileRange {
     int64_t first_row, last_row, first_panel, last_panel;
+    int64_t next_panel, end_panel;  // of the tile that this thread will probably take next: threads take turns
 };
 
 inline TileRange tile_range(const Grid& grid, int64_t tile, int64_t num_rows, int64_t num_panels) {
+    const auto within = [](int64_t place, int64_t end) { return place < end ? place : end; };
     const int64_t row = tile / grid.panel_tiles * grid.rows, panel = tile % grid.panel_tiles * grid.panels;
-    const int64_t end_row = row + grid.rows, end_panel = panel + grid.panels;
-    return {row, end_row < num_rows ? end_row : num_rows, panel, end_panel < num_panels ? end_panel : num_panels};
+    const int64_t next = tile + grid.num_threads;
+    const int64_t next_panel = next < grid.num_tiles() ? next % grid.panel_tiles * grid.panels : num_panels;
+    return {row,   within(row + grid.rows, num_rows),     panel,
+            within(panel + grid.panels, num_panels),      next_panel,
+            within(next_panel + grid.panels, num_panels)};
 }
 
 // The product of a chunk reads the rows of all samples, and begins at its own.
@@ -31,7 +36,8 @@ inline LinearArgs begin_at_chunk(LinearArgs args, const Step& step) {
 }
 
 // Rows times weights that are numbers. What multiply_tile asks for, as of the other products: `take` some panels, then
-// `multiply` some rows by them, products[r][16 p + i], and say of a row what its products stand for.
+// `multiply` some rows by them, products[r][16 p + i], and say of a row what its products stand for. Panels to `expect` will
+// probably be taken after all these, and `fetch` says that there is time for a little of them.
 template <class Weights>
 struct PlainRows {
     static constexpr int kRowsAtOnce = Weights::kRowsAtOnce;
@@ -39,25 +45,34 @@ struct PlainRows {
     const Operands& x;
     const Matrix& w;
     const uint32_t* start = nullptr;
+    bool is_near = false;  // rows have passed over these panels
     typename Weights::Shapes shapes = {};
 
     static int64_t panels_at_once(int64_t rows) { return Weights::panels_at_once(rows); }
-    void take(int64_t first, int64_t) { start = w.panels + first * w.panel_words(); }
+    void take(int64_t first, int64_t) {
+        start = w.panels + first * w.panel_words();
+        is_near = false;
+    }
+    void expect(int64_t, int64_t) {}
+    void fetch() {}
 
     void multiply(int64_t row, int64_t rows, int64_t panels, float* out, int64_t out_stride) {
         const auto* of = static_cast<const typename Weights::Operand*>(x.data) + row * x.stride;
-        Weights::multiply(shapes, rows, of, x.stride, {Layout::matrix, &start, w.in, w.in, w.panel_words()}, 0, panels, out, out_stride);
+        const PanelSource source{Layout::matrix, &start, w.in, w.in, w.panel_words(), is_near};
+        Weights::multiply(shapes, rows, of, x.stride, source, 0, panels, out, out_stride);
+        is_near = true;
     }
     RowResults results(int64_t, const float* products) const { return {products}; }
 };
 
-// Calls finish(row, first panel, number of panels, results) for each row, with some panels at a time. Rows pass over a panel while it is in the nearest cache. They are divided evenly: 7 are 4 and 3,
-// not 6 and 1. `together` panels are not divided.
+// Calls finish(row, first panel, number of panels, results) for each row, with some panels at a time. Rows pass over a panel while
+// it is in the nearest cache. They are divided evenly: 7 are 4 and 3, not 6 and 1. `together` panels are not divided.
 template <class Product, class Finish>
 inline void multiply_tile(Product product, const TileRange& range, int64_t together, Finish finish) {
     alignas(64) float products[Product::kRowsAtOnce * kMaxPanels * kPanel];
     const int64_t rows = range.last_row - range.first_row, blocks = (rows + Product::kRowsAtOnce - 1) / Product::kRowsAtOnce;
     const int64_t panels_beside = Product::panels_at_once((rows + blocks - 1) / blocks);
+    product.expect(range.next_panel, range.end_panel - range.next_panel);
     const int64_t step = (panels_beside + together - 1) / together * together;
     for (int64_t panel = range.first_panel; panel < range.last_panel; panel += step) {
         const int64_t panels = range.last_panel - panel < step ? range.last_panel - panel : step;
@@ -66,8 +81,10 @@ inline void multiply_tile(Product product, const TileRange& range, int64_t toget
             const int64_t row = range.first_row + rows * block / blocks;
             const int64_t count = range.first_row + rows * (block + 1) / blocks - row;
             product.multiply(row, count, panels, products, step * kPanel);
-            for (int64_t r = 0; r < count; ++r)
+            for (int64_t r = 0; r < count; ++r) {
+                product.fetch();
                 finish(row + r, panel, panels, product.results(row + r, products + r * step * kPanel));
+            }
         }
     }
 }

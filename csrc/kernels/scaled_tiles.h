@@ -317,6 +317,8 @@ struct ScaledRows {
     }
     static int64_t panels_at_once(int64_t) { return kMaxPanels; }
     void take(int64_t first, int64_t) { first_panel = first; }
+    void expect(int64_t, int64_t) {}
+    void fetch() {}
 
     void multiply(int64_t row, int64_t rows, int64_t panels, float* out, int64_t out_stride) const {
         if (rows <= kFewRows) {
