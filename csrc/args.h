@@ -211,6 +211,7 @@ struct KVCache {
     }
 };
 
+// Keys and values of tokens go to their slots: as an op those of chunks (Step::chunk_tokens), which several threads attend to.
 struct KVWriteArgs {
     const float* k;
     int64_t k_stride;
@@ -233,6 +234,7 @@ struct AttentionArgs {
     int64_t out_stride;
     Type out_type;
     float* partials;     // [places, num_heads, round_up(head_dim, 16) + 16]: sums, then maximum and total weight
+    KVWriteArgs write;   // those of a request's only token are written by who attends to it: nobody else needs them
     int32_t* remaining;  // [tokens, num_kv_heads], splits that are not yet computed; all zero between steps
 
     HEADRACE_SHARED int64_t partial_width() const { return cache.value_width() + kPanel; }

@@ -261,14 +261,16 @@ NB_MODULE(_native, m) {
                             const Rotation& rotation, const KVCache& cache) {
             self.append(KVWriteArgs{at<const float>(k), k_stride, at<const float>(v), v_stride, rotation, cache});
         }, nb::kw_only(), "k"_a, "k_stride"_a, "v"_a, "v_stride"_a, "rotation"_a, "cache"_a)
-        .def("attention", [](Tape& self, uintptr_t q, int64_t q_stride, const Rotation& rotation, const KVCache& cache,
-                             int64_t num_heads, float scale, float softcap, int64_t window, uintptr_t out,
-                             int64_t out_stride, Type out_type, uintptr_t partials, uintptr_t remaining) {
+        .def("attention", [](Tape& self, uintptr_t q, int64_t q_stride, const Rotation& rotation, uintptr_t k,
+                             int64_t k_stride, const Rotation& k_rotation, uintptr_t v, int64_t v_stride,
+                             const KVCache& cache, int64_t num_heads, float scale, float softcap, int64_t window,
+                             uintptr_t out, int64_t out_stride, Type out_type, uintptr_t partials, uintptr_t remaining) {
+            const KVWriteArgs write{at<const float>(k), k_stride, at<const float>(v), v_stride, k_rotation, cache};
             self.append(AttentionArgs{at<const float>(q), q_stride, rotation, cache, num_heads, scale, softcap, window,
-                                      at<void>(out), out_stride, out_type, at<float>(partials),
+                                      at<void>(out), out_stride, out_type, at<float>(partials), write,
                                       at<int32_t>(remaining)});
-        }, nb::kw_only(), "q"_a, "q_stride"_a, "rotation"_a, "cache"_a, "num_heads"_a, "scale"_a, "softcap"_a,
-           "window"_a, "out"_a, "out_stride"_a, "out_type"_a, "partials"_a, "remaining"_a)
+        }, nb::kw_only(), "q"_a, "q_stride"_a, "rotation"_a, "k"_a, "k_stride"_a, "k_rotation"_a, "v"_a, "v_stride"_a,
+           "cache"_a, "num_heads"_a, "scale"_a, "softcap"_a, "window"_a, "out"_a, "out_stride"_a, "out_type"_a, "partials"_a, "remaining"_a)
         .def("take_rows", [](Tape& self, uintptr_t x, int64_t x_stride, uintptr_t out, int64_t out_stride,
                              int64_t row_bytes) {
             self.append(TakeRowsArgs{at<const void>(x), x_stride, at<void>(out), out_stride, row_bytes});

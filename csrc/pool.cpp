@@ -78,12 +78,12 @@ void Pool::take_part(uint32_t job_number, int thread) {
     const int64_t num_phases = num_phases_.load(std::memory_order_relaxed);
     for (int64_t i = 0; i < num_phases; ++i) {
         Phase& phase = phases_[i];
-        uint32_t tile;
-        while (take_tile(phase, job_number, tile)) {
-            // From here until the tile is done the job cannot end: `job` and all that it knows are there.
-            job->compute(i, tile, thread);
+        uint32_t tile, num_done = 0;
+        // From the first tile until it says that it is done the job cannot end: `job` and all that it knows are there.
+        for (; take_tile(phase, job_number, tile); ++num_done) job->compute(i, tile, thread);
+        if (num_done > 0) {
             const uint32_t num_tiles = phase.num_tiles.load(std::memory_order_relaxed);
-            if (phase.num_done.fetch_add(1, std::memory_order_acq_rel) + 1 == num_tiles) announce();
+            if (phase.num_done.fetch_add(num_done, std::memory_order_acq_rel) + num_done == num_tiles) announce();
         }
         if (!wait_for(phase, job_number)) return;
         if (thread == 0) progress_->fetch_add(1, std::memory_order_relaxed);

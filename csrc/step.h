@@ -42,6 +42,9 @@ struct Step {
 
     const SampleBatch* batch = nullptr;    // how tokens are chosen; null: only logits are wanted
 
+    const int32_t* chunk_tokens = nullptr;  // [num_chunk_tokens], all but the only tokens of requests
+    int64_t num_chunk_tokens = 0;
+
     const AttentionItem* items = nullptr;
     int64_t num_items = 0;
     // What a thread takes at a time: runs of units, which are an item and one of `run_heads` KV heads. Run r is units runs[r] to

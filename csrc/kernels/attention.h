@@ -100,9 +100,15 @@ template <class Element>
 inline void write_slot(const KVCache& cache, int64_t slot, int64_t kv_head, const float* key, const float* value) {
     uint32_t* group = cache.group(slot / kGroup, kv_head);
     const Slot<Element> to(cache, group, slot % kGroup);
-    Element rounded[kMaxHeadDim];
+    alignas(64) Element rounded[kMaxHeadDim];
     const float key_scale = round_head(cache.type, key, cache.head_dim, rounded);
-    for (int64_t i = 0; i < cache.head_dim; ++i) to.key(i) = rounded[i];
+    if constexpr (sizeof(Element) == sizeof(uint16_t)) {  // pairs of elements, which are words
+        if (cache.head_dim % 2) rounded[cache.head_dim] = 0;
+        for (int64_t i = 0; i < cache.head_dim; i += 2)
+            __builtin_memcpy(group + i / 2 * kGroup + to.lane, rounded + i, sizeof(uint32_t));
+    } else {
+        for (int64_t i = 0; i < cache.head_dim; ++i) to.key(i) = rounded[i];
+    }
     const float value_scale = round_head(cache.type, value, cache.head_dim, rounded);
     for (int64_t i = 0; i < cache.head_dim; ++i) to.value(i) = rounded[i];
     if (cache.is_quantized()) {
@@ -111,24 +117,28 @@ inline void write_slot(const KVCache& cache, int64_t slot, int64_t kv_head, cons
     }
 }
 
-inline void kv_write(const KVWriteArgs& args, const Step& step, int64_t first_row, int64_t last_row) {
+inline void write_token(const KVWriteArgs& args, const Step& step, int64_t token, int64_t kv_head) {
     const KVCache& cache = args.cache;
+    alignas(64) float key[kMaxHeadDim], value[kMaxHeadDim];
+    const int64_t filled = round_up(cache.head_dim, kPanel);
+    const float* k = args.k + token * args.k_stride + kv_head * cache.head_dim;
+    if (args.rotation.cos) {
+        rotate(args.rotation, step.positions[token], k, key);
+    } else {
+        __builtin_memcpy(key, k, cache.head_dim * sizeof(float));
+    }
+    __builtin_memcpy(value, args.v + token * args.v_stride + kv_head * cache.head_dim, cache.head_dim * sizeof(float));
+    for (int64_t i = cache.head_dim; i < filled; ++i) key[i] = value[i] = 0.0f;
     const auto write = cache.type == Type::float32    ? write_slot<uint32_t>
                        : cache.type == Type::bfloat16 ? write_slot<uint16_t>
                                                       : write_slot<uint8_t>;
-    alignas(64) float key[kMaxHeadDim] = {}, value[kMaxHeadDim] = {};
-    for (int64_t row = first_row; row < last_row; ++row) {
-        for (int64_t h = 0; h < cache.num_kv_heads; ++h) {
-            const float* k = args.k + row * args.k_stride + h * cache.head_dim;
-            if (args.rotation.cos) {
-                rotate(args.rotation, step.positions[row], k, key);
-            } else {
-                __builtin_memcpy(key, k, cache.head_dim * sizeof(float));
-            }
-            __builtin_memcpy(value, args.v + row * args.v_stride + h * cache.head_dim, cache.head_dim * sizeof(float));
-            write(cache, step.slots[row], h, key, value);
-        }
-    }
+    write(cache, step.slots[token], kv_head, key, value);
+}
+
+inline void kv_write(const KVWriteArgs& args, const Step& step, int64_t first_row, int64_t last_row) {
+    for (int64_t row = first_row; row < last_row; ++row)
+        for (int64_t h = 0; h < args.cache.num_kv_heads; ++h)
+            write_token(args, step, step.chunk_tokens[row], h);
 }
 
 // Puts groups of positions together where blocks are not whole groups, element by element: slow, and for block sizes that
@@ -441,7 +451,14 @@ struct Attention {
         }
     }
 
+    // Whether a request's only token is written here: it is the last position of the last split.
+    bool writes() const {
+        const int32_t* starts = step.query_starts + item.request;
+        return starts[1] - starts[0] == 1 && (item.split == kAllSplits || item.split + 1 == item.num_splits);
+    }
+
     void compute() const {
+        if (writes()) write_token(args.write, step, item.first_token, kv_head);
         load_queries();
         for (int64_t row = 0; row < num_rows(); ++row) scratch.rows[row] = {-__builtin_inff(), 0.0f};
         if (item.split != kAllSplits) return compute_part();

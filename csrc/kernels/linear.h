@@ -114,8 +114,14 @@ inline void multiply_by_type(const Operands& x, const Matrix& w, const TileRange
     }
 }
 
+// More logits than a cache holds until they are read go to memory at once, instead of first being read from there.
+constexpr int64_t kCachedBytes = 4 << 20;
+
 inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int64_t tile, GroupScratch* scratch) {
     const LinearArgs args = begin_at_chunk(op, step);
+    const int64_t rows = num_rows(step, args.rows);
+    const bool is_large =
+        args.rows == Rows::chunk && rows * args.out_stride * static_cast<int64_t>(sizeof(float)) > kCachedBytes;
     const auto finish = [&](int64_t row, int64_t panel, int64_t panels, const auto& results) {
         const int64_t first = panel * kPanel, width = panels * kPanel;
         float* out = args.out + row * args.out_stride + first;
@@ -123,11 +129,16 @@ inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int
             Float sum = results.at(i);
             if (args.w.bias) sum = sum + load(args.w.bias + first + i);
             if (args.residual) sum = sum + load(args.residual + row * args.residual_stride + first + i);
-            store(out + i, sum);
+            if (is_large) {
+                stream(out + i, sum);
+            } else {
+                store(out + i, sum);
+            }
         }
     };
-    const TileRange range = tile_range(grid, tile, num_rows(step, args.rows), args.w.num_panels());
+    const TileRange range = tile_range(grid, tile, rows, args.w.num_panels());
     multiply_by_type(args.x, args.w, range, 1, scratch, finish);
+    if (is_large) finish_streams();
 }
 
 inline Float activate(Activation activation, Float x) {

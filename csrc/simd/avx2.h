@@ -24,6 +24,8 @@ struct Mask {
 
 inline Float load(const float* p) { return {_mm256_loadu_ps(p)}; }
 inline void store(float* p, Float a) { _mm256_storeu_ps(p, a.v); }
+inline void stream(float* p, Float a) { _mm256_stream_ps(p, a.v); }  // past the caches, to whole vectors; then finish_streams()
+inline void finish_streams() { _mm_sfence(); }
 inline Float broadcast(float x) { return {_mm256_set1_ps(x)}; }
 inline Float operator+(Float a, Float b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline Float operator-(Float a, Float b) { return {_mm256_sub_ps(a.v, b.v)}; }

@@ -24,6 +24,8 @@ struct Mask {
 
 inline Float load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, Float a) { _mm512_storeu_ps(p, a.v); }
+inline void stream(float* p, Float a) { _mm512_stream_ps(p, a.v); }  // past the caches, to whole vectors; then finish_streams()
+inline void finish_streams() { _mm_sfence(); }
 inline Float broadcast(float x) { return {_mm512_set1_ps(x)}; }
 inline Float operator+(Float a, Float b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Float operator-(Float a, Float b) { return {_mm512_sub_ps(a.v, b.v)}; }

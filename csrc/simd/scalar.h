@@ -44,6 +44,8 @@ inline Float load(const float* p) {
     return detail::each([&](int i) { return p[i]; });
 }
 inline void store(float* p, Float a) { std::memcpy(p, a.v, sizeof a.v); }
+inline void stream(float* p, Float a) { store(p, a); }
+inline void finish_streams() {}
 inline Float broadcast(float x) { return {{x, x, x, x}}; }
 inline Float operator+(Float a, Float b) {
     return detail::each([&](int i) { return a.v[i] + b.v[i]; });

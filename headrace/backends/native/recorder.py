@@ -139,12 +139,13 @@ class Recorder:
         cache = self._memory.kv_caches.get(attention.layer)
         if cache is None:
             raise EngineError(f"Layer {attention.layer} has no KV cache.")
-        self._emit("kv_write", None, {"k": replace(k, rotation=None), "v": v}, rotation=_rotation(k), cache=cache)
+        written = {"k": replace(k, rotation=None), "v": v}
+        self._emit("kv_write", None, written, rotation=_rotation(k), cache=cache)
         out = self.value(q.rows, attention.num_heads * attention.head_dim)
         self._emit(
-            "attention", out, {"q": replace(q, rotation=None)}, rotation=_rotation(q), cache=cache,
-            num_heads=attention.num_heads, scale=attention.scale, softcap=attention.softcap or 0.0,
-            window=attention.window or 0,
+            "attention", out, {"q": replace(q, rotation=None)} | written, rotation=_rotation(q),
+            k_rotation=_rotation(k), cache=cache, num_heads=attention.num_heads, scale=attention.scale,
+            softcap=attention.softcap or 0.0, window=attention.window or 0,
         )  # fmt: skip
         return out
 
