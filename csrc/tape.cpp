@@ -207,7 +207,7 @@ constexpr int64_t kMaxTileRows = 16;  // of an op on rows
 Tape::Cut Tape::cut(const Op& op) const {
     const int64_t threads = pool_.num_threads();
     const auto product = [&](int64_t rows, const Matrix& w, int64_t together) {
-        const Grid grid = make_grid(rows, w.num_panels(), together, kernels_.max_rows, threads);
+        const Grid grid = make_grid(rows, w, together, kernels_.max_rows, threads);
         return Cut{grid.num_tiles(), grid, 0, 0};
     };
     const auto by_rows = [&](int64_t rows) {
