@@ -211,7 +211,7 @@ struct KVCache {
     }
 };
 
-// Keys and values of tokens go to their slots: as an op those of chunks (Step::chunk_tokens), which several threads attend to.
+// Keys and values of tokens go to their slots: as an op those of Step::shared_tokens. The others are attention's to write.
 struct KVWriteArgs {
     const float* k;
     int64_t k_stride;

@@ -260,7 +260,8 @@ NB_MODULE(_native, m) {
         .def("kv_write", [](Tape& self, uintptr_t k, int64_t k_stride, uintptr_t v, int64_t v_stride,
                             const Rotation& rotation, const KVCache& cache) {
             self.append(KVWriteArgs{at<const float>(k), k_stride, at<const float>(v), v_stride, rotation, cache});
-        }, nb::kw_only(), "k"_a, "k_stride"_a, "v"_a, "v_stride"_a, "rotation"_a, "cache"_a)
+        }, nb::kw_only(), "k"_a, "k_stride"_a, "v"_a, "v_stride"_a, "rotation"_a, "cache"_a,
+           "Goes before the attention to these keys and values, which writes those of a request's only token itself.")
         .def("attention", [](Tape& self, uintptr_t q, int64_t q_stride, const Rotation& rotation, uintptr_t k,
                              int64_t k_stride, const Rotation& k_rotation, uintptr_t v, int64_t v_stride,
                              const KVCache& cache, int64_t num_heads, float scale, float softcap, int64_t window,

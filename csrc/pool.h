@@ -1,7 +1,7 @@
 // The threads of a step.
 //
 // A job is a list of phases, each a number of tiles. Threads take tiles from a counter, so one that loses its core for a
-// while delays the others by no more than the tile it holds; a phase begins when all tiles of the one before are done.
+// while delays the others by no more than the tile it holds (of attention a run of items, AttentionPlan); a phase begins when all tiles of the one before are done.
 // Nobody ever waits for a thread: one that sleeps through a whole job finds the job's number gone and waits for the next.
 #pragma once
 

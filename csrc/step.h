@@ -42,13 +42,14 @@ struct Step {
 
     const SampleBatch* batch = nullptr;    // how tokens are chosen; null: only logits are wanted
 
-    const int32_t* chunk_tokens = nullptr;  // [num_chunk_tokens], all but the only tokens of requests
-    int64_t num_chunk_tokens = 0;
+    // [num_shared_tokens], all but the only tokens of requests: several threads may attend to them, or nobody in this step.
+    const int32_t* shared_tokens = nullptr;
+    int64_t num_shared_tokens = 0;
 
     const AttentionItem* items = nullptr;
     int64_t num_items = 0;
     // What a thread takes at a time: runs of units, which are an item and one of `run_heads` KV heads. Run r is units runs[r] to
-    // runs[r + 1] - 1.
+    // runs[r + 1] - 1, of a layer with fewer KV heads in proportion.
     const int64_t* runs = nullptr;
     int64_t num_runs = 0, run_heads = 1;
 };

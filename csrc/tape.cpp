@@ -28,13 +28,13 @@ int64_t work_of(const Step& step, const AttentionItem& item) {
 
 void AttentionPlan::make(Step& step, int64_t group, int64_t num_kv_heads, int num_threads) {
     items_.clear();
-    chunk_tokens_.clear();
+    shared_tokens_.clear();
     const int64_t step_tokens = tokens_of_item(group);
     int64_t num_items = 0;
     for (int64_t r = 0; r < step.num_requests; ++r)
         num_items += ceil_div(step.query_starts[r + 1] - step.query_starts[r], step_tokens);
     const auto add_tokens = [&](int32_t first, int32_t last) {
-        for (int32_t token = first; token < last; ++token) chunk_tokens_.push_back(token);
+        for (int32_t token = first; token < last; ++token) shared_tokens_.push_back(token);
     };
     const bool is_short_of_tiles = num_threads > 1 && num_items * num_kv_heads < kEnoughTiles * num_threads;
     int32_t num_partials = 0;
@@ -59,8 +59,8 @@ void AttentionPlan::make(Step& step, int64_t group, int64_t num_kv_heads, int nu
     std::stable_sort(items_.begin(), items_.end(), [&](const AttentionItem& a, const AttentionItem& b) {
         return work_of(step, a) > work_of(step, b);
     });
-    step.chunk_tokens = chunk_tokens_.data();
-    step.num_chunk_tokens = static_cast<int64_t>(chunk_tokens_.size());
+    step.shared_tokens = shared_tokens_.data();
+    step.num_shared_tokens = static_cast<int64_t>(shared_tokens_.size());
     step.items = items_.data();
     step.num_items = static_cast<int64_t>(items_.size());
     divide(step, num_kv_heads, num_threads);
@@ -220,7 +220,7 @@ Tape::Cut Tape::cut(const Op& op) const {
             [&](const GatedArgs& args) { return product(num_rows(step_, args.rows), args.w, 2); },
             [&](const AttentionArgs&) { return Cut{step_.num_runs, {}, 0, 0}; },
             [&](const EmbedArgs&) { return by_rows(step_.num_tokens); },
-            [&](const KVWriteArgs&) { return by_rows(step_.num_chunk_tokens); },
+            [&](const KVWriteArgs&) { return by_rows(step_.num_shared_tokens); },
             [&](const TakeRowsArgs&) { return by_rows(step_.num_samples); },
             [&](const SampleArgs&) { return Cut{step_.batch ? step_.num_chunk : 0, {}, 0, 0}; },
             [&](const auto& args) { return by_rows(num_rows(step_, args.rows)); },

@@ -18,7 +18,7 @@ using Op = std::variant<EmbedArgs, NormArgs, LinearArgs, GatedArgs, RopeArgs, KV
 // How the rows of a step are shared among threads for attention, the same for all layers.
 class AttentionPlan {
   public:
-    // Fills step.chunk_tokens, step.items and step.runs. `group` is the largest number of query heads that share a KV head.
+    // Fills step.shared_tokens, step.items and step.runs. `group` is the largest number of query heads that share a KV head.
     void make(Step& step, int64_t group, int64_t num_kv_heads, int num_threads);
 
     // An upper bound of the places for partial results that any plan uses.
@@ -27,7 +27,7 @@ class AttentionPlan {
   private:
     void divide(const Step& step, int64_t num_kv_heads, int num_threads);
 
-    std::vector<int32_t> chunk_tokens_;
+    std::vector<int32_t> shared_tokens_;
     std::vector<AttentionItem> items_;
     std::vector<int64_t> runs_;
 };

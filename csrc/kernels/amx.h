@@ -1,6 +1,6 @@
 // The product of gemm.h on AMX: registers of 16 rows of 64 bytes, and an instruction that multiplies two of them and adds
 // to a third. Bits do not depend on how many rows and panels are computed together: each element is one chain over the
-// inputs, 32 at a time, and what fills up the last 32 is zero on both sides.
+// inputs, 32 at a time (of values in the KV cache 16), and what fills up the last of them is zero on both sides.
 #pragma once
 
 #include "gemm.h"
@@ -34,10 +34,11 @@ class TileShapes {
     TileShapes& operator=(const TileShapes&) = delete;
     ~TileShapes() {
         if (rows_) _tile_release();
-        finish_writes();
     }
 
+    // Before each product.
     HEADRACE_SHARED void use(int64_t rows, int64_t row_bytes) {
+        finish_writes();
         if (rows == rows_ && (rows <= kTileRows || row_bytes == row_bytes_)) return;
         load(rows, row_bytes);
     }
@@ -60,7 +61,7 @@ class TileShapes {
         shape(5, is_few ? first : second, is_few ? kTileStride / 2 : row_bytes);
         shape(6, bytes_to_rows(is_few ? kTileStride : row_bytes), kTileStride);
         shape(7, bytes_to_rows(is_few ? kTileStride / 2 : row_bytes), kTileStride);
-        finish_writes();
+        finish_writes();  // of the configuration
         _tile_loadconfig(&tiles);
     }
 

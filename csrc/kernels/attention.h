@@ -138,7 +138,7 @@ inline void write_token(const KVWriteArgs& args, const Step& step, int64_t token
 inline void kv_write(const KVWriteArgs& args, const Step& step, int64_t first_row, int64_t last_row) {
     for (int64_t row = first_row; row < last_row; ++row)
         for (int64_t h = 0; h < args.cache.num_kv_heads; ++h)
-            write_token(args, step, step.chunk_tokens[row], h);
+            write_token(args, step, step.shared_tokens[row], h);
 }
 
 // Puts groups of positions together where blocks are not whole groups, element by element: slow, and for block sizes that

@@ -278,7 +278,7 @@ struct MixedRows {
     const Operands& x;
     const Matrix& w;
     int64_t first_panel = 0;
-    const uint32_t* next = nullptr;
+    const uint32_t* next = nullptr;  // the prefetcher knows where this is, so nobody copies a MixedRows
     Prefetcher prefetcher = {};
 #ifdef HEADRACE_AMX
     TileShapes shapes = {};
@@ -288,7 +288,7 @@ struct MixedRows {
     void take(int64_t first, int64_t) { first_panel = first; }
     void expect(int64_t first, int64_t count) {
         next = w.panels + first * w.panel_words();
-        prefetcher.start(&next, 1, count * w.panel_words());
+        prefetcher.start(&next, count > 0, count * w.panel_words());
     }
     void fetch() { prefetcher.fetch(); }
 

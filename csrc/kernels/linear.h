@@ -129,7 +129,7 @@ inline void linear(const LinearArgs& op, const Step& step, const Grid& grid, int
             Float sum = results.at(i);
             if (args.w.bias) sum = sum + load(args.w.bias + first + i);
             if (args.residual) sum = sum + load(args.residual + row * args.residual_stride + first + i);
-            if (is_large) {
+            if (is_large) {  // out begins a cache line: a head is one piece
                 stream(out + i, sum);
             } else {
                 store(out + i, sum);

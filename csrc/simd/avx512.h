@@ -103,7 +103,7 @@ inline Float load_bf16(const uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
 
-// To the nearest, ties to even; NaN stays NaN.
+// To the nearest, ties to even; NaN stays NaN. The instruction takes subnormals as zero.
 inline void store_bf16(uint16_t* p, Float a) {
 #ifdef HEADRACE_BF16
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a.v)));

@@ -134,6 +134,10 @@ inline __m512 emulated_loadu_ps(const void* p) {
     return v;
 }
 inline void emulated_storeu_ps(void* p, __m512 a) { std::memcpy(p, &a, sizeof a); }
+inline void emulated_stream_ps(void* p, __m512 a) {
+    if (reinterpret_cast<uintptr_t>(p) % sizeof a) __builtin_trap();
+    std::memcpy(p, &a, sizeof a);
+}
 inline __m512i emulated_loadu_si512(const void* p) {
     __m512i v;
     std::memcpy(&v, p, sizeof v);
@@ -173,6 +177,13 @@ inline __m512 emulated_add_ps(__m512 a, __m512 b) { return a + b; }
 inline __m512 emulated_sub_ps(__m512 a, __m512 b) { return a - b; }
 inline __m512 emulated_mul_ps(__m512 a, __m512 b) { return a * b; }
 inline __m512 emulated_div_ps(__m512 a, __m512 b) { return a / b; }
+// For whole numbers b, as all are here.
+inline __m512 emulated_scalef_ps(__m512 a, __m512 b) {
+    return emulated::each([&](int i) { return b[i] != b[i] ? b[i] : __builtin_ldexpf(a[i], static_cast<int>(b[i])); });
+}
+inline __m512 emulated_maskz_mov_ps(__mmask16 mask, __m512 a) {
+    return emulated::each([&](int i) { return mask >> i & 1 ? a[i] : 0.0f; });
+}
 inline __m512 emulated_fmadd_ps(__m512 a, __m512 b, __m512 c) {
     return emulated::each([&](int i) { return std::fma(a[i], b[i], c[i]); });
 }
@@ -368,6 +379,13 @@ inline __m512bh emulated_cvtne2ps_pbh(__m512 upper, __m512 lower) {
     return v;
 }
 
+inline __m256bh emulated_cvtneps_pbh(__m512 a) {
+    const __m512bh both = emulated_cvtne2ps_pbh(a, a);
+    __m256bh v;
+    std::memcpy(&v, &both, sizeof v);
+    return v;
+}
+
 // ---- AMX
 
 namespace emulated {
@@ -472,6 +490,7 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #define _mm512_cvtepi8_epi16 emulated_cvtepi8_epi16
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
 #define _mm512_cvtne2ps_pbh emulated_cvtne2ps_pbh
+#define _mm512_cvtneps_pbh emulated_cvtneps_pbh
 #define _mm512_cvtph_ps emulated_cvtph_ps
 #define _mm512_cvtps_epi32 emulated_cvtps_epi32
 #define _mm512_div_ps emulated_div_ps
@@ -484,6 +503,7 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #define _mm512_madd_epi16 emulated_madd_epi16
 #define _mm512_mask_blend_ps emulated_mask_blend_ps
 #define _mm512_mask_mov_epi32 emulated_mask_mov_epi32
+#define _mm512_maskz_mov_ps emulated_maskz_mov_ps
 #define _mm512_max_ps emulated_max_ps
 #define _mm512_min_epu16 emulated_min_epu16
 #define _mm512_min_ps emulated_min_ps
@@ -493,6 +513,7 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #define _mm512_permute_ps emulated_permute_ps
 #define _mm512_permutexvar_ps emulated_permutexvar_ps
 #define _mm512_roundscale_ps emulated_roundscale_ps
+#define _mm512_scalef_ps emulated_scalef_ps
 #define _mm512_set1_epi32 emulated_set1_epi32
 #define _mm512_set1_epi8 emulated_set1_epi8
 #define _mm512_set1_ps emulated_set1_ps
@@ -508,6 +529,7 @@ inline void emulated_tile_dpbsud(int sums, int a, int b) {
 #define _mm512_srli_epi16 emulated_srli_epi16
 #define _mm512_srli_epi32 emulated_srli_epi32
 #define _mm512_storeu_ps emulated_storeu_ps
+#define _mm512_stream_ps emulated_stream_ps
 #define _mm512_storeu_si512 emulated_storeu_si512
 #define _mm512_sub_epi32 emulated_sub_epi32
 #define _mm512_sub_epi8 emulated_sub_epi8

@@ -191,7 +191,10 @@ class Tape:
 
     def rope(self, *, rows: Rows, x: int, x_stride: int, rotation: Rotation, num_heads: int, out: int, out_stride: int) -> None: ...
 
-    def kv_write(self, *, k: int, k_stride: int, v: int, v_stride: int, rotation: Rotation, cache: KVCache) -> None: ...
+    def kv_write(self, *, k: int, k_stride: int, v: int, v_stride: int, rotation: Rotation, cache: KVCache) -> None:
+        """
+        Goes before the attention to these keys and values, which writes those of a request's only token itself.
+        """
 
     def attention(self, *, q: int, q_stride: int, rotation: Rotation, k: int, k_stride: int, k_rotation: Rotation, v: int, v_stride: int, cache: KVCache, num_heads: int, scale: float, softcap: float, window: int, out: int, out_stride: int, out_type: Type, partials: int, remaining: int) -> None: ...
 

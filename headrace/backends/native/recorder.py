@@ -57,7 +57,8 @@ class RecordedStep:
 
 
 class Recorder:
-    """`Ops` that write down. Fusions: rotation into the KV write and into attention."""
+    """`Ops` that write down. Fusions: rotation into the KV write and into attention, and of single tokens the KV write
+    into attention."""
 
     def __init__(self, memory: NativeMemory) -> None:
         self._memory = memory
